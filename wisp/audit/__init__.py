@@ -1,0 +1,1 @@
+"""The audit log: what the policy decided and what each command did."""
