@@ -1,0 +1,1 @@
+"""What a line would run, and whether the policy lets it."""
