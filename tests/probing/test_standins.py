@@ -130,10 +130,10 @@ time.sleep(60)
 
     for _ in range(200):
         try:
-            os.kill(victim, 0)
-        except ProcessLookupError:
+            state = Path(f"/proc/{victim}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):  # the second when it ends between open and read
             break
-        if Path(f"/proc/{victim}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+        if state == "Z":
             break
         time.sleep(0.01)
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from wisp._version import __version__
@@ -33,11 +34,10 @@ def build_record(
     `turn` (a conversation's, from 1) and `call` (a tool call's id) are left out where there is none.
     """
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     record: Record = {
         "schema": SCHEMA,
         "id": os.urandom(8).hex(),
-        "time": f"{stamp}.{nanoseconds // 1_000_000:03}Z",
+        "time": f"{_stamp(seconds)}.{nanoseconds // 1_000_000:03}Z",
         "version": __version__,
         "pid": os.getpid(),
         "session": session,
@@ -49,6 +49,12 @@ def build_record(
     if call is not None:
         record["call"] = call
     return record
+
+
+@lru_cache(maxsize=1)
+def _stamp(seconds: int) -> str:
+    """Return the second in words; most records follow another of the same second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def policy_decision(

@@ -54,7 +54,7 @@ _KEYS: Final = frozenset(
         "slow",
     }
 )
-_REQUIRED: Final = ("id", "title", "why", "run", "expect", "crossed", "operations")
+_REQUIRED: Final = ("id", "title", "why", "run", "expect", "crossed")
 
 _ID: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(\.[a-z0-9]+(-[a-z0-9]+)*)+")
 _OPERATION: Final = re.compile(r"[a-z][a-z0-9-]*\*?")
@@ -313,8 +313,8 @@ class _Row:
                 self._wrong('operations must be pairs of an operation and its argument: ["file-write-create", "$ROOT"]')
             pairs.append((pair[0], pair[1]))
         has_reason = "no-operations" in self._table
-        if has_reason == bool(pairs):
-            self._wrong("operations = [] needs no-operations with the reason, and only then")
+        if has_reason and pairs:
+            self._wrong("no-operations is the reason for operations = [], not for some")
         return tuple(pairs), self._text("no-operations") if has_reason else ""
 
     def _refusal(self, expect: str) -> ExpectedRefusal | None:

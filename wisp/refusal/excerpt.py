@@ -7,6 +7,7 @@ every chunk is searched as it passes, by plain byte search, and only around a hi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ def reads_not_writable(texts: RefusalTexts) -> bool:
     return any(text.lower() == "operation not permitted" for text in texts.write)
 
 
+@lru_cache
+def _needles(texts: RefusalTexts) -> tuple[bytes, ...]:
+    words = {text.lower() for text in (*texts.write, *texts.link, *texts.pinned, *texts.call)}
+    if reads_not_writable(texts):
+        words.add(" writable")  # "is not", "isn't", "must be": one search for all
+    return tuple(sorted(word.encode() for word in words if word))
+
+
 class Watch:
     """The lines of one stream that the refusal check wants, kept while the stream passes.
 
@@ -51,10 +60,7 @@ class Watch:
     __slots__ = ("_base", "_buffer", "_first", "_needles", "_overlap", "_searched")
 
     def __init__(self, texts: RefusalTexts) -> None:
-        words = {text.lower() for text in (*texts.write, *texts.link, *texts.pinned, *texts.call)}
-        if reads_not_writable(texts):
-            words.add(" writable")  # "is not", "isn't", "must be": one search for all
-        self._needles = tuple(sorted(word.encode() for word in words if word))
+        self._needles = _needles(texts)
         self._overlap = max(map(len, self._needles), default=1) - 1
         self._first = _Kept()
         #: The end of the stream so far, `_base` bytes into it: what a later hit may want, and what is unsearched.
