@@ -167,7 +167,9 @@ def test_below_interface_3_nothing_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("abi", [3, 4, 5, 6, 7])
-def test_an_older_interface_holds_what_it_has_and_declares_the_rest(abi: int, tmp_path: Path, wisp_outside: Path) -> None:
+def test_an_older_interface_holds_what_it_has_and_declares_the_rest(
+    abi: int, tmp_path: Path, wisp_outside: Path
+) -> None:
     backend = LandlockBackend(abi=abi)
     found = backend.capability()
     limits = {limit.name for limit in found.limits}
