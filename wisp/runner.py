@@ -1,0 +1,418 @@
+"""The life of one command: the only place that strings the steps together.
+
+    line ─► policy ─► audit `policy.decision` ─► one confined launch ─► supervision ─► refusal check
+         ─► audit `command.outcome` ─► Outcome
+
+The directory must exist; the policy sees the whole line and then each simple command; there is one launch, never two;
+the refusal check changes only what is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import secrets
+import shlex
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from wisp.command.policy import Policy
+from wisp.config import Settings, home_directory, load_settings
+from wisp.errors import PolicyDenied, SandboxUnavailable, UsageError
+from wisp.outcome import Outcome, Refusal
+from wisp.refusal.excerpt import Watch
+from wisp.sandbox.choose import backend_named, require_tier
+from wisp.sandbox.confinement import Confinement, user_home
+from wisp.sandbox.launch import current_directory, environment_of, existing_directory, launch
+from wisp.sandbox.process import Finished
+from wisp.sandbox.scratch import Scratch
+from wisp.sandbox.stop import Stop
+from wisp.sandbox.streams import Passthrough, Streams
+from wisp.sandbox.tail import Tail
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from wisp.audit.log import AuditLog
+    from wisp.outcome import Origin
+    from wisp.sandbox.backend import Backend, Enforcer
+    from wisp.sandbox.capability import Capability
+
+__all__ = ["Passthrough", "Runner", "capability"]
+
+_SHELL: Final = "/bin/sh"
+#: Threads that `run_async` may keep busy at once; further calls wait their turn.
+_MOST_ASYNC: Final = 64
+
+Timeout = float | Literal["default"] | None
+
+
+def capability(backend: str | None = None) -> Capability:
+    """Return what this machine can enforce, layer by layer, from functional probes run now.
+
+    `backend` is a name that `--backend` takes; None is what a `Runner()` would use by default. Raises
+    SandboxUnavailable where wisp has no backend for the system, UsageError for an unknown name.
+    """
+    return backend_named(backend or "auto").capability()
+
+
+class Runner:
+    """Runs command lines under one confinement.
+
+    With no argument: the default confinement for the current directory, the backend and settings of `config.json`,
+    and an audit log in wisp's home. `backend` is a name or a backend. `audit` False writes no log. Safe to use from
+    several threads; use it as a context manager, or `close` it. Raises ConfigError and ConfinementError when it is
+    made; the sandbox itself is set up by the first run.
+    """
+
+    def __init__(
+        self,
+        confinement: Confinement | None = None,
+        *,
+        backend: Backend | str | None = None,
+        settings: Settings | None = None,
+        audit: AuditLog | bool = True,
+        session: str | None = None,
+    ) -> None:
+        self._settings = load_settings() if settings is None else settings
+        self.directory = current_directory()
+        self.confinement = (
+            Confinement.default(directory=self.directory, settings=self._settings.sandbox)
+            if confinement is None
+            else confinement
+        )
+        self._backend = self._choose(backend)
+        self._audit = self._open_audit(audit)
+        self.session = session or secrets.token_hex(8)
+        self._given = self.confinement
+        # Not at the first run: a pattern that does not compile is an error of the start.
+        self._policy = Policy(self._settings.command_policy.deny, self._settings.command_policy.allow)
+        self._lock = threading.Lock()
+        self._held = _Held()
+        # A program that forgets to close a runner leaves neither threads nor a scratch directory behind.
+        self._finalizer = weakref.finalize(self, _Held.release, self._held)
+        _RUNNERS.add(self)
+
+    def _choose(self, backend: Backend | str | None) -> Backend:
+        if backend is not None and not isinstance(backend, str):
+            return backend
+        configured = self._settings.sandbox
+        if backend is None:
+            backend = configured.backend if configured.enabled else "none"
+        chosen = backend_named(backend)
+        require_tier(chosen, configured.require_tier)
+        return chosen
+
+    def _open_audit(self, audit: AuditLog | bool) -> AuditLog | None:
+        if not isinstance(audit, bool):
+            return audit
+        if not audit or not self._settings.audit.enabled:
+            return None
+        from wisp.audit.log import AuditLog as Log  # noqa: PLC0415
+
+        wanted = self._settings.audit
+        return Log(
+            os.path.join(home_directory(), "logs"), max_file_bytes=wanted.max_file_bytes, keep_files=wanted.keep_files
+        )
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that holds the confinement."""
+        return self._backend.name
+
+    @property
+    def capability(self) -> Capability:
+        """What this machine can enforce with this runner's backend; probed anew at each use."""
+        return self._backend.capability()
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers in force for every command; sets the sandbox up. Raises SandboxUnavailable."""
+        return self._prepared().layers
+
+    def run(
+        self,
+        line: str,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        origin: Origin = "model",
+        timeout: Timeout = "default",
+        stop: Stop | None = None,
+        env: Mapping[str, str] | None = None,
+        max_output: int | None = None,
+        passthrough: Passthrough | None = None,
+    ) -> Outcome:
+        """Run `line` by `/bin/sh -c` and return what it did.
+
+        `cwd` is the directory it starts in (default: where the runner was made) and never widens what it may do.
+        `timeout` is in seconds; by default a model's command has the configured one and a person's has none.
+        `env` replaces the environment. `max_output` is how many bytes of the end of each stream are kept.
+
+        Raises, before anything has run: PolicyDenied, SandboxUnavailable, LaunchFailed, UsageError.
+        """
+        argv = [_SHELL, "-c", line]
+        return self._run(_Call(argv, line, cwd, origin, timeout, stop, env, max_output, passthrough))
+
+    def run_argv(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        origin: Origin = "model",
+        timeout: Timeout = "default",
+        stop: Stop | None = None,
+        env: Mapping[str, str] | None = None,
+        max_output: int | None = None,
+        passthrough: Passthrough | None = None,
+    ) -> Outcome:
+        """Run a program without a shell; otherwise as `run`. The policy and the audit see the quoted line."""
+        if isinstance(argv, str) or not argv:
+            raise UsageError("a program and its arguments are wanted, as a list that is not empty")
+        line = shlex.join(argv)
+        return self._run(_Call(list(argv), line, cwd, origin, timeout, stop, env, max_output, passthrough))
+
+    async def run_async(
+        self,
+        line: str,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        origin: Origin = "model",
+        timeout: Timeout = "default",  # noqa: ASYNC109 - it bounds the command, not the call
+        stop: Stop | None = None,
+        env: Mapping[str, str] | None = None,
+        max_output: int | None = None,
+    ) -> Outcome:
+        """Run `line` as `run` does, without blocking the event loop. Cancelling ends the command first."""
+        handle = stop if stop is not None else Stop()
+        with self._lock:
+            if self._held.pool is None:
+                self._held.pool = ThreadPoolExecutor(_MOST_ASYNC, thread_name_prefix="wisp-run")
+            future = self._held.pool.submit(
+                self.run, line, cwd=cwd, origin=origin, timeout=timeout, stop=handle, env=env, max_output=max_output
+            )
+        waiting = asyncio.wrap_future(future)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            if not future.cancel():
+                handle.kill()
+                await asyncio.wait([waiting])
+            raise
+
+    def close(self) -> None:
+        """Give back threads, descriptors and the scratch directory. A later run sets them up again."""
+        with self._lock:
+            held, self._held = self._held, _Held()
+            self._finalizer.detach()
+            self._finalizer = weakref.finalize(self, _Held.release, self._held)
+            self.confinement = self._given
+        held.release()
+        if self._audit is not None:
+            self._audit.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _prepared(self) -> Enforcer:
+        """Return the enforcer, set up once."""
+        with self._lock:
+            held = self._held
+            if held.enforcer is None:
+                if self._given.scratch_tmpdir:
+                    held.scratch = held.scratch or self._make_scratch()
+                    roots = (*self._given.roots, held.scratch.path)
+                    self.confinement = replace(self._given, roots=roots, scratch_tmpdir=False)
+                held.enforcer = self._backend.prepare(self.confinement)
+            return held.enforcer
+
+    def _make_scratch(self) -> Scratch:
+        try:
+            return Scratch()
+        except OSError as error:
+            raise SandboxUnavailable(self.backend, f"no scratch TMPDIR can be made ({error})") from None
+
+    def _run(self, call: _Call) -> Outcome:
+        if any("\0" in word for word in call.argv):
+            raise UsageError("a command cannot hold a NUL byte")
+        seconds, limit = self._seconds(call), self._limit(call)
+        directory = existing_directory(call.cwd, self.directory)
+        self._clear(call, directory)
+        enforcer = self._prepared()
+        env = self._environment(call)
+        self._note_decision(call, directory, "allowed")
+        watch = Watch(enforcer.texts)
+        out, err = Tail(limit), Tail(limit)
+
+        def take_err(chunk: bytes) -> None:
+            err.feed(chunk)
+            watch.feed(chunk.replace(b"\r\n", b"\n"))  # a terminal ends its lines so
+
+        streams = Streams(out.feed, take_err, call.passthrough)
+        started = time.perf_counter()
+        finished = launch(enforcer, call.argv, directory, env, streams, timeout=seconds, stop=call.stop)
+        spent = time.perf_counter() - started
+        refusal = self._check(finished, watch, enforcer, directory)
+        outcome = self._describe(call.line, directory, finished, out, err, spent, enforcer.layers, refusal)
+        if self._audit is not None:
+            from wisp.audit.event import build_record, command_outcome  # noqa: PLC0415
+
+            details = command_outcome(outcome, origin=call.origin)
+            self._audit.append(build_record("command.outcome", details, session=self.session))
+        return outcome
+
+    def _seconds(self, call: _Call) -> float | None:
+        """Return after how many seconds the command is ended, or None. Raises UsageError."""
+        if call.timeout == "default":
+            return self._settings.limits.command_timeout_seconds if call.origin == "model" else None
+        if call.timeout is None or call.timeout == math.inf:
+            return None
+        if not call.timeout > 0:  # also what is not a number (NaN)
+            raise UsageError("`timeout` is a number of seconds above 0, or None")
+        return call.timeout
+
+    def _limit(self, call: _Call) -> int:
+        """Return how many bytes of each stream are kept. Raises UsageError."""
+        limit = self._settings.limits.command_max_output_bytes if call.max_output is None else call.max_output
+        if limit < 0:
+            raise UsageError("`max_output` is a number of bytes, 0 or more")
+        return limit
+
+    def _environment(self, call: _Call) -> dict[bytes, bytes]:
+        environment = environment_of(call.env)
+        environment[b"WISP_SANDBOX"] = os.fsencode(self.backend)
+        if self._held.scratch is not None:
+            environment[b"TMPDIR"] = os.fsencode(self._held.scratch.path)
+        return environment
+
+    def _clear(self, call: _Call, directory: str) -> None:
+        """Raise PolicyDenied when the policy refuses the line; audited."""
+        decision = self._policy.decide(call.line)
+        if not decision.allowed:
+            self._note_decision(call, directory, "denied", decision.reason)
+            raise PolicyDenied(decision.reason, decision.rule)
+
+    def _note_decision(
+        self, call: _Call, directory: str, verdict: Literal["allowed", "denied"], reason: str | None = None
+    ) -> None:
+        if self._audit is None:
+            return
+        from wisp.audit.event import build_record, policy_decision  # noqa: PLC0415
+
+        details = policy_decision(
+            call.line,
+            directory,
+            verdict=verdict,
+            sandbox=self.backend != "none",
+            network=self.confinement.network,
+            reason=reason,
+            origin=call.origin,
+        )
+        self._audit.append(build_record("policy.decision", details, session=self.session))
+
+    def _check(self, finished: Finished, watch: Watch, enforcer: Enforcer, directory: str) -> Refusal | None:
+        """Return the verdict on a failed, confined command."""
+        seen = watch.text() if finished.exit_status != 0 and self._backend.name != "none" else ""
+        if not seen:
+            return None
+        from wisp.refusal.check import check  # noqa: PLC0415
+
+        return check(
+            exit_status=finished.exit_status,
+            stderr=seen,
+            confinement=self.confinement,
+            texts=enforcer.texts,
+            directory=directory,
+            home=user_home(),
+        )
+
+    def _describe(
+        self,
+        line: str,
+        directory: str,
+        finished: Finished,
+        out: Tail,
+        err: Tail,
+        seconds: float,
+        layers: tuple[str, ...],
+        refusal: Refusal | None,
+    ) -> Outcome:
+        model = person = ""
+        if refusal is not None:
+            from wisp.refusal.note import model_note, person_note  # noqa: PLC0415
+
+            model, person = model_note(refusal, self.confinement), person_note(refusal, self.confinement)
+        return Outcome(
+            line=line,
+            directory=directory,
+            exit_status=finished.exit_status,
+            stdout=out.text(),
+            stderr=err.text(),
+            truncated=out.truncated or err.truncated,
+            timed_out=finished.timed_out,
+            stopped=finished.stopped,
+            seconds=seconds,
+            backend=self.backend,
+            layers=layers,
+            refusal=refusal,
+            model_note=model,
+            person_note=person,
+            left_behind=finished.left_behind,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What was asked for; see `Runner.run`."""
+
+    argv: list[str]
+    line: str
+    cwd: str | os.PathLike[str] | None
+    origin: Origin
+    timeout: Timeout
+    stop: Stop | None
+    env: Mapping[str, str] | None
+    max_output: int | None
+    passthrough: Passthrough | None
+
+
+class _Held:
+    """What a runner holds until it is closed."""
+
+    def __init__(self) -> None:
+        self.enforcer: Enforcer | None = None
+        self.scratch: Scratch | None = None
+        self.pool: ThreadPoolExecutor | None = None
+
+    def release(self) -> None:
+        """Give all of it back."""
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+        if self.enforcer is not None:
+            self.enforcer.close()
+        if self.scratch is not None:
+            self.scratch.remove()
+
+
+_RUNNERS: Final[weakref.WeakSet[Runner]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Give each runner in a forked child a lock that nobody holds and no threads that are not there."""
+    for runner in list(_RUNNERS):
+        runner._lock = threading.Lock()  # noqa: SLF001 - one mechanism in two halves
+        runner._held.pool = None  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork)
