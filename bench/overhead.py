@@ -89,7 +89,7 @@ def bare(line: str = ":") -> None:
 
 
 def spawn(rounds: int) -> object:
-    """A confined spawn, and a whole Runner.run, beside bare `subprocess.run(['sh', '-c', ':'], capture_output=True)`."""
+    """A confined spawn, and a whole Runner.run, beside bare `subprocess.run(["sh", "-c", ":"], capture_output=...)`."""
     with tempfile.TemporaryDirectory() as root:
         return interleave(spawn_arms(root), rounds)
 
@@ -232,9 +232,10 @@ def files(rounds: int) -> object:
     )
     # /usr/bin/python3 -I where there is one: the start of the interpreter is in both arms and hides the difference
     argv = [sys.executable, "-I", "-S", "-c", program]
-    with tempfile.TemporaryDirectory() as root, Runner(
-        Confinement(roots=(root,)), backend="landlock", audit=False
-    ) as runner:
+    with (
+        tempfile.TemporaryDirectory() as root,
+        Runner(Confinement(roots=(root,)), backend="landlock", audit=False) as runner,
+    ):
         return interleave(
             {
                 "bare": lambda: subprocess.run(argv, capture_output=True, cwd=root, check=True),

@@ -157,6 +157,8 @@ def test_every_row_is_harmless_even_without_a_sandbox(tmp_path: Path) -> None:
         if verdict == "overblocked" or (verdict == "inconclusive" and by_id[name].promise)
     }
     assert unexpected == {}
-    held = {name for name, verdict in found["verdicts"].items() if verdict == "held" and by_id[name].expect == "refused"}
+    held = {
+        name for name, verdict in found["verdicts"].items() if verdict == "held" and by_id[name].expect == "refused"
+    }
     # What wisp does for every command, confined or not: a session of its own, closed descriptors, the end of its group.
     assert all(set(by_id[name].layer) & {"session", "descriptors", "leftovers"} for name in held), held
