@@ -28,8 +28,8 @@ from wisp.errors import PolicyDenied, SandboxUnavailable, UsageError
 from wisp.outcome import Outcome, Refusal
 from wisp.refusal.excerpt import Watch
 from wisp.sandbox.choose import backend_named, require_tier
-from wisp.sandbox.confinement import Confinement, user_home
-from wisp.sandbox.launch import current_directory, environment_of, existing_directory, launch
+from wisp.sandbox.confinement import Confinement, current_directory, user_home
+from wisp.sandbox.launch import environment_of, existing_directory, launch
 from wisp.sandbox.process import Finished
 from wisp.sandbox.scratch import Scratch
 from wisp.sandbox.stop import Stop

@@ -95,7 +95,6 @@ def test_the_exit_status_says_what_happened(wisp: Wisp, words: list[str], status
         ["--network", "maybe", "true"],
         ["--read-only", "--writable", ".", "true"],
         ["--tty", "true"],
-        ["--tty", "--as-model", "true"],
         ["--status-json", "", "true"],
         ["--status-json", "99", "true"],
     ],
@@ -117,7 +116,7 @@ def test_a_time_out_is_said_after_the_end(wisp: Wisp) -> None:
 
 
 def test_a_missing_program_is_named(wisp: Wisp) -> None:
-    assert wisp("run", "nonexistent-program").stderr == (
+    assert wisp("run", "nonexistent-program", env={"PATH": "/usr/bin:/bin"}).stderr == (
         b"wisp: could not launch nonexistent-program: No such file or directory\n"
     )
 

@@ -80,6 +80,7 @@ def test_a_person_may_make_the_home_a_root_by_naming_it(house: Path) -> None:
     confinement = Confinement.default(directory=house / "home", writable=["."])
 
     assert str(house / "home") in confinement.roots
+    assert not any("--writable" in note for note in confinement.notes), "what was asked for needs no advice"
 
 
 def test_a_temporary_directory_that_is_the_home_is_not_trusted(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,13 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (without the program's own name) and return the exit status."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     _open_missing_streams()
-    if words == ["--version"]:
-        return _print_version()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file name may hold bytes, and a locale lack letters
         sys.stdout.reconfigure(errors="backslashreplace")
     failed = _failure_status(words)
     try:
-        status = _run_command(words, failed)
+        status = _print_version() if words == ["--version"] else _run_command(words, failed)
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
@@ -66,6 +64,7 @@ def _run_command(words: Sequence[str], failed: int) -> int:
 
     from wisp.errors import UsageError, WispError
 
+    _heed_children()
     try:
         status = _group().main(args=list(words), prog_name="wisp", standalone_mode=False)
     except click.exceptions.Exit as error:
@@ -86,6 +85,14 @@ def _run_command(words: Sequence[str], failed: int) -> int:
     return status if isinstance(status, int) else 0
 
 
+def _heed_children() -> None:
+    """Take the statuses of children, which a parent that ignores SIGCHLD (it is inherited) would have thrown away."""
+    import signal
+
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def _is_json_wanted(words: Sequence[str]) -> bool:
     """Return whether `wisp run` was asked for JSON by words that may be wrong elsewhere."""
     from wisp.cli.run import wants_json
@@ -102,11 +109,7 @@ def _print_failure(error: click.ClickException, status: int) -> int:
 
 
 def _print_version() -> int:
-    try:
-        print(f"wisp {__version__}", flush=True)
-    except (OSError, ValueError):
-        _forget_stdout()
-        return 1
+    print(f"wisp {__version__}")
     return 0
 
 

@@ -78,7 +78,8 @@ def run(
             writable=writable,
             timeout=timeout,
             tty=tty,
-            quiet=as_json or as_model,
+            as_model=as_model,
+            as_json=as_json,
         )
         from wisp.config import load_settings
 
@@ -104,8 +105,7 @@ def run(
             print_json(facts)
         elif as_model:
             click.echo(outcome.for_model())
-        else:
-            _print_notes(outcome, confinement.notes, timeout)
+        _print_notes(outcome, confinement.notes, timeout, only_notes=as_json or as_model)
         return code
 
 
@@ -117,7 +117,8 @@ def _refuse_contradictions(
     writable: Sequence[str],
     timeout: float | None,
     tty: bool,
-    quiet: bool,
+    as_model: bool,
+    as_json: bool,
 ) -> None:
     """Raise UsageError for options that cannot both hold."""
     if line is not None and words:
@@ -128,7 +129,9 @@ def _refuse_contradictions(
         raise UsageError("`--read-only` and `--writable` contradict each other")
     if timeout is not None and not 0 < timeout <= 86400 * 365:
         raise UsageError("`--timeout` is a number of seconds above 0")
-    if tty and quiet:
+    if as_json and as_model:
+        raise UsageError("`--json` and `--as-model` contradict each other: each is all of the output")
+    if tty and (as_json or as_model):
         raise UsageError("`--tty` gives the command a terminal of its own; `--json` and `--as-model` capture output")
     if tty and not os.isatty(0):
         raise UsageError("`--tty` needs a terminal on standard input")
@@ -205,17 +208,21 @@ def _exit_code(outcome: Outcome) -> int:
     return outcome.exit_status if outcome.exit_status >= 0 else 128 - outcome.exit_status
 
 
-def _print_notes(outcome: Outcome, notes: Sequence[str], timeout: float | None) -> None:
-    """Say on standard error, after the end, what a person has to know."""
+def _print_notes(outcome: Outcome, notes: Sequence[str], timeout: float | None, *, only_notes: bool) -> None:
+    """Say on standard error, after the end, what a person has to know; with `only_notes`, no more than `notes`.
+
+    These are about the place and not about the command, so no form of the output holds them.
+    """
     if (outcome.timed_out or outcome.stopped) and not _is_writable(2):
         return  # the time is up, and a reader that reads nothing must not hold wisp
-    if outcome.timed_out:
-        _say(f"  · timed out after {timeout:g} s: the command was killed")
-    for note in (outcome.person_note, *(f"· {visible(one)}" for one in notes)):
-        if note:
-            _say(f"  {note}")
-    if outcome.left_behind and outcome.backend != "none":
-        _say(f"  · {outcome.left_behind}")
+    lines = [f"· {visible(note)}" for note in notes]
+    if not only_notes:
+        timed_out = f"· timed out after {timeout:g} s: the command was killed" if outcome.timed_out else ""
+        left_behind = f"· {outcome.left_behind}" if outcome.left_behind and outcome.backend != "none" else ""
+        lines = [timed_out, outcome.person_note, *lines, left_behind]
+    for line in lines:
+        if line:
+            _say(f"  {line}")
 
 
 def _is_writable(descriptor: int) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from wisp.errors import UsageError
+from wisp.errors import LaunchFailed, UsageError
 from wisp.realpath import crossed_links, is_inside, real
 from wisp.sandbox.streams import Passthrough, Terminal
 
@@ -55,9 +55,18 @@ def _is_same_stream(one: int, other: int) -> bool:
 
 @contextmanager
 def own_terminal() -> Iterator[Passthrough]:
-    """Give the command a pseudo-terminal of its own, joined to the person's terminal while it runs."""
-    before = termios.tcgetattr(0)
-    master, slave = pty.openpty()
+    """Give the command a pseudo-terminal of its own, joined to the person's terminal while it runs.
+
+    Raises UsageError where standard input is no terminal any more, LaunchFailed where the system has none to give.
+    """
+    try:
+        before = termios.tcgetattr(0)
+    except termios.error:
+        raise UsageError("`--tty` needs a terminal on standard input") from None
+    try:
+        master, slave = pty.openpty()
+    except OSError as error:
+        raise LaunchFailed("a terminal of its own", error.strerror or str(error)) from None
     terminal = Terminal(master, slave, typed=0)
 
     def resize(_signum: int, _frame: FrameType | None) -> None:
@@ -68,10 +77,12 @@ def own_terminal() -> Iterator[Passthrough]:
         termios.tcsetattr(slave, termios.TCSANOW, before)
         _copy_size(master)
         # Not TCSAFLUSH: what was typed ahead is meant for the command.
-        tty.setraw(0, termios.TCSADRAIN)
+        with suppress(termios.error):
+            tty.setraw(0, termios.TCSADRAIN)
         yield Passthrough(stdin=slave, stdout=slave, stderr=1, terminal=terminal)
     finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # a terminal that was closed has no mode to restore
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
         signal.signal(signal.SIGWINCH, previous)
         terminal.close_slave()
         os.close(master)

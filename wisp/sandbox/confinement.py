@@ -20,7 +20,7 @@ from wisp.realpath import crossed_links, is_inside, real
 if TYPE_CHECKING:
     from wisp.config import SandboxSettings
 
-__all__ = ["BUILD_CACHES", "DEVICES", "DEVICE_TREES", "Confinement", "user_home"]
+__all__ = ["BUILD_CACHES", "DEVICES", "DEVICE_TREES", "Confinement", "current_directory", "user_home"]
 
 #: Device nodes that a command may open for writing, whatever its roots are.
 DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/ptmx")
@@ -51,6 +51,16 @@ def user_home() -> str:
         except KeyError:
             home = "/"
     return real(home, "/")
+
+
+def current_directory() -> str:
+    """Return the directory this process is in; raises DirectoryMissing where it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        # A shell says in PWD what it was called; a program that went elsewhere by itself does not.
+        named = os.environ.get("PWD", "")
+        raise DirectoryMissing(f"{'.' if os.path.exists(named) else named} (it was removed)") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +178,7 @@ def _absolute(path: str | os.PathLike[str], base: str, home: str) -> str:
 
 
 def _launch_directory(directory: str | os.PathLike[str] | None) -> str:
-    if directory is not None:
-        return real(directory)
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise DirectoryMissing("the directory wisp was started in was removed") from None
+    return current_directory() if directory is None else real(directory)
 
 
 def _default_roots(launch: str, home: str) -> list[_Wanted]:
@@ -246,7 +251,8 @@ def _accept(wanted: Sequence[_Wanted], home: str, protected: Sequence[str]) -> t
         elif not one.default:
             raise ConfinementError(one.key, one.path, reason)
         elif one.key == "launch directory":
-            notes.append(f"{path} {reason}, so it is not a writable root; to make it one: --writable .")
+            if not any(real(other.path) == path for other in wanted if not other.default):
+                notes.append(f"{path} {reason}, so it is not a writable root; to make it one: --writable .")
         else:
             kind = left_out if reason == _MISSING else notes
             kind.append(f"{one.key} {one.path} {reason}, so it is not a writable root")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wisp.sandbox.stop import Stop
     from wisp.sandbox.streams import Streams
 
-__all__ = ["current_directory", "environment_of", "existing_directory", "launch"]
+__all__ = ["environment_of", "existing_directory", "launch"]
 
 
 def launch(
@@ -72,14 +72,6 @@ def launch(
                 raise
     except OSError as error:
         raise LaunchFailed(argv[0], _why(error, argv[0])) from None
-
-
-def current_directory() -> str:
-    """Return the directory this process is in; raises DirectoryMissing where it was removed."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise DirectoryMissing("the directory that wisp was started in was removed") from None
 
 
 def existing_directory(path: str | os.PathLike[str] | None, base: str) -> str:

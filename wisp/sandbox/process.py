@@ -234,7 +234,10 @@ class _Watch:
             return
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-                self._retire(channel)  # its reader is gone, and the command is to learn that
+                # Its reader is gone, and the command is to learn that: by its pipe, or as from a closed terminal.
+                if os.isatty(channel.source):
+                    self._leader.signal_group(signal.SIGHUP)
+                self._retire(channel)
                 return
             written = len(channel.pending)  # a full disk loses output, as it would without wisp; the command goes on
         channel.pending = channel.pending[written:]
