@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -133,3 +134,13 @@ def wisp_home(_own_wisp_home: Path) -> Path:
 def checkout() -> Path:
     """Return the directory of the checkout: the sources, even where the tests run away from them, against a wheel."""
     return Path(os.environ.get("WISP_CHECKOUT") or Path(__file__).parent).resolve()
+
+
+@pytest.fixture(scope="session")
+def shared_python() -> str:
+    """Return this Python where any user can start it; skip where it lies in a home that others cannot enter."""
+    for place in (sys.executable, sys.prefix, sys.base_prefix):
+        closed = [folder for folder in Path(place).resolve().parents if not folder.stat().st_mode & 0o001]
+        if closed:
+            pytest.skip(f"other users cannot start this Python: it lies under {closed[0]}")
+    return sys.executable

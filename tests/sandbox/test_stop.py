@@ -106,3 +106,21 @@ def test_a_signal_handler_may_ask_while_its_own_thread_is_asking() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
     assert stop.requests >= asked + 20
+
+
+def test_a_signal_ends_the_wait_of_a_handle_that_is_asked_by_signals() -> None:
+    """A handler runs only when the wait is over: without it a signal in the moment before would wait for output."""
+    stop = Stop(by_signals=True)
+    previous = signal.signal(signal.SIGUSR1, lambda *_: None)
+    before = signal.set_wakeup_fd(-1)
+    try:
+        with stop.attached() as attached:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert select.select([attached.descriptor], [], [], 10)[0]
+        assert signal.set_wakeup_fd(-1) == -1
+        with Stop().attached() as attached:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert not is_readable(attached.descriptor)
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGUSR1, previous)

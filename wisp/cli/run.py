@@ -162,7 +162,7 @@ def _run(
     """Run it once, with signals forwarded for as long as it runs."""
     from wisp.sandbox.process import Stop
 
-    stop = Stop()
+    stop = Stop(by_signals=True)
     terminal = own_terminal() if tty else nullcontext(None)
     with _forwarded_signals(stop), terminal as shared:
         passthrough = shared

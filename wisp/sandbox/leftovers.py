@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,8 +24,10 @@ __all__ = ["ProcStat", "end_leftovers", "last_created", "proc_stat", "signal_all
 
 #: Seconds in which all that a command left behind has to be gone.
 _SECONDS: Final = 2.0
-#: How often in a row nothing may be found before that is believed, where other processes start at the same time.
-_QUIET: Final = 3
+#: How often in a row new numbers are looked at, where other programs start processes all the time.
+_CHASE: Final = 400
+#: How many numbers are looked at one by one.
+_MOST_NUMBERS: Final = 4096
 #: Errors that say that this program is short of something, and nothing of the process that was asked about.
 _SHORT_OF: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -72,22 +75,41 @@ def end_leftovers(slot: Slot, leader: Leader, guarantee: str) -> str:
 
 
 def _end_all(slot: Slot, leader: Leader, guarantee: str) -> str:
-    until, pause, quiet = time.monotonic() + _SECONDS, 0.0005, 0
-    while quiet < _QUIET:
+    until, pause = time.monotonic() + _SECONDS, 0.0005
+    while True:
         newest = last_created()
-        pids = _other_pids()
+        # The numbers since the start as well: a process may be hidden from the list (`hidepid`).
+        pids = sorted({*_other_pids(), *_given_out(leader.pid, newest)})
         if slot.signal(pids, signal.SIGKILL) or _group_members(pids, leader.pid):
             if time.monotonic() > until:
                 return "processes that the command started could not be ended in two seconds"
-            quiet = 0
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
             leader.signal_group(signal.SIGKILL)
-            continue
-        # Nothing was found and nothing was started meanwhile, so nothing can be left. Else a process may have forked
-        # into a number that was not listed yet; one that always does is a declared limit (confine.fork-chains).
-        quiet = quiet + 1 if newest is None or newest != last_created() else _QUIET
-    return guarantee or _why_not_all_are_seen()
+        elif not slot.signal(_newer_than(newest), signal.SIGKILL):
+            return guarantee or _why_not_all_are_seen()
+
+
+def _newer_than(number: int | None) -> Iterator[int]:
+    """Yield each number given out after `number`, until there is none; called in the slot's thread, as it signals.
+
+    Nothing with an older number was found. What was started meanwhile is another program's, or a fork that was not
+    listed yet: a process that forks and ends, again and again, is older than its successor and younger than any list.
+    From number to number it takes microseconds, which such a process needs as well.
+    """
+    for _ in range(_CHASE):
+        newest = last_created()
+        if number is None or newest is None or newest == number:
+            return
+        yield from _given_out(number, newest)
+        number = newest
+
+
+def _given_out(after: int, newest: int | None) -> range:
+    """Return the numbers given out since `after`, the last of them where they are many or began again at the first."""
+    if newest is None or newest == after:
+        return range(0)
+    return range(max(after if after < newest else 1, newest - _MOST_NUMBERS) + 1, newest + 1)
 
 
 def signal_all(slot: Slot, leader: Leader, signum: int) -> None:
@@ -144,7 +166,7 @@ def _other_pids() -> list[int]:
         return []
 
 
-def _group_members(pids: list[int], group: int) -> list[int]:
+def _group_members(pids: Iterable[int], group: int) -> list[int]:
     """Return those of `pids` that are in the process group `group` and not over."""
     members = [pid for pid in pids if _group_of(pid) == group]
     return [pid for pid in members if (stat := proc_stat(pid)) is not None and not stat.is_over]

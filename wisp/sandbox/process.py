@@ -235,7 +235,7 @@ class _Watch:
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
                 # Its reader is gone, and the command is to learn that: by its pipe, or as from a closed terminal.
-                if os.isatty(channel.source):
+                if not channel.is_borrowed and os.isatty(channel.source):
                     self._leader.signal_group(signal.SIGHUP)
                 self._retire(channel)
                 return

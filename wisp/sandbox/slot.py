@@ -208,10 +208,11 @@ class SlotThread:
 
         Only processes that started at `since` (clock ticks after boot, `/proc/PID/stat`) or later, by default since
         the last command was started, never this one, and never by a number that another process may have taken over:
-        by a descriptor that holds the process. Raises OSError where no descriptor is left to do so.
+        by a descriptor that holds the process. `pids` is iterated in the slot's thread. Raises OSError where no
+        descriptor is left to do so.
         """
-        wanted, earliest = tuple(pids), self._worker.since if since is None else since
-        return self.ask(lambda: tuple(pid for pid in wanted if _signal_one(pid, signum, earliest)))
+        earliest = self._worker.since if since is None else since
+        return self.ask(lambda: tuple(pid for pid in pids if _signal_one(pid, signum, earliest)))
 
 
 def _ticks_now() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections import deque
@@ -19,10 +20,13 @@ class Stop:
     The first `request` sends TERM to everything the command started, and KILL two seconds later; the second, or
     `kill`, sends KILL at once. A request before the start acts as the command starts; one after the end does nothing.
     Safe from any thread and from a signal handler. One handle may serve several commands, also at once: all of them
-    are asked.
+    are asked. With `by_signals`, for a command that the main thread runs, a signal is heard also in the moment in
+    which the wait begins: Python's handlers run when the wait is over, and here each signal ends it
+    (`signal.set_wakeup_fd`, which is put back after the command).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_signals: bool = False) -> None:
+        self._by_signals = by_signals
         # Appending is one step; `+= 1` is three, and a signal handler between them would lose a request.
         self._requests: deque[None] = deque()
         self._forwards: deque[int] = deque(maxlen=64)
@@ -71,9 +75,12 @@ class Stop:
         reader, writer = _open_pipe()
         with self._lock:
             self._wakes.append(writer)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False) if self._by_signals else None
         try:
             yield Attached(self, reader)
         finally:
+            if before is not None:
+                signal.set_wakeup_fd(before, warn_on_full_buffer=False)
             with self._lock:
                 self._wakes.remove(writer)
                 os.close(writer)
