@@ -168,6 +168,10 @@ def test_words_that_mean_something_to_a_shell_do_not_take_the_fast_path(words: l
     assert module._is_plain(" ".join(words)) is not special
 
 
+def test_white_space_that_is_none_to_a_shell_is_a_name() -> None:
+    assert simple_commands("\xa0; ls") == ("\xa0", "ls")
+
+
 @given(st.text(alphabet="ab '\"\\$(){}`;|&<>\n#=*!-", max_size=30) | st.text(max_size=30))
 @settings(max_examples=150, deadline=None)
 def test_any_line_is_read_or_unread_and_its_commands_stand_in_it(line: str) -> None:

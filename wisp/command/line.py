@@ -27,6 +27,9 @@ _Tree: TypeAlias = "dict[str, object]"
 
 _MOST_BYTES: Final = 16 * 1024
 _MOST_SECONDS: Final = 1.0
+#: What a shell passes over between words; other white space is a name like any other.
+_BLANKS: Final = " \t\r\n"
+
 #: Scripts inside a line (`sh -c '…'`, `eval '…'`): how deep, and how many in all.
 _MOST_DEPTH: Final = 8
 _MOST_SCRIPTS: Final = 64
@@ -95,7 +98,7 @@ def simple_commands(line: str) -> tuple[str, ...]:
 
 def crude_pieces(line: str) -> tuple[str, ...]:
     """Return `line` split at everything that could start a command, quoted or not: too many pieces, none missed."""
-    pieces = (piece.strip() for piece in _CRUDE.split(line))
+    pieces = (piece.strip(_BLANKS) for piece in _CRUDE.split(line))
     return tuple(dict.fromkeys(piece for piece in pieces if piece))
 
 
@@ -122,7 +125,7 @@ def _commands(line: str) -> tuple[str, ...]:
         except _Unread:
             if depth == 0:
                 raise
-            found.update(dict.fromkeys((text.strip(), *crude_pieces(text))))
+            found.update(dict.fromkeys((text.strip(_BLANKS), *crude_pieces(text))))
             continue
         found.update(dict.fromkeys(command.text for command in commands))
         if not is_sure:
@@ -213,7 +216,7 @@ def _calls(tree: _Tree, data: bytes) -> Iterator[_Command]:
         if node.get("Type") in _COMMANDS:
             words = node.get("Args")
             literal = tuple(_literal(word, data) for word in words) if isinstance(words, list) else ()
-            yield _Command(_source(node, data).strip(), literal)
+            yield _Command(_source(node, data).strip(_BLANKS), literal)
         waiting.extend(reversed(node.values()))
 
 
