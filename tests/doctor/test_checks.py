@@ -48,11 +48,11 @@ def in_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_before_anything_is_configured_all_is_well(in_project: Path) -> None:
     checks = check_state(find_subject(), _BackendB())
 
-    assert [(check.id, check.status) for check in checks if check.id not in {"scratch", "shfmt"}] == [
+    # The checkout that is tested may itself lie in a writable root.
+    assert [(check.id, check.status) for check in checks if check.id not in {"scratch", "shfmt", "program"}] == [
         ("home", "ok"),
         ("config", "ok"),
         ("roots", "ok"),
-        ("program", "ok"),
         ("audit-log", "ok"),
     ]
 
@@ -173,14 +173,26 @@ def test_a_home_inside_a_root_is_noted_where_the_backend_cannot_hold_it(
     assert str(in_project / "state") in checks["roots"].summary
 
 
-def test_a_program_that_a_command_could_change_is_noted(in_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("place", "status"), [(".venv", "note"), ("/usr/lib/wisp", "ok")])
+def test_a_program_that_a_command_could_change_is_noted(
+    in_project: Path, monkeypatch: pytest.MonkeyPatch, place: str, status: str
+) -> None:
     """A command that rewrites `.venv/bin/wisp` runs unconfined the next time."""
-    monkeypatch.setattr(sys, "prefix", str(in_project / ".venv"))
+    own = str(in_project / place)
+    monkeypatch.setattr("wisp.doctor.checks._own_places", lambda: (own,))
 
     checks = {check.id: check for check in check_state(find_subject(), _BackendB())}
 
-    assert checks["program"].status == "note"
-    assert str(in_project / ".venv") in checks["program"].summary
+    assert checks["program"].status == status
+    assert (own in checks["program"].summary) is (status == "note")
+
+
+def test_wisps_own_program_is_its_package_and_its_interpreter() -> None:
+    import wisp
+    from wisp.doctor.checks import _own_places
+
+    assert os.path.realpath(os.path.dirname(wisp.__file__)) in _own_places()
+    assert os.path.realpath(sys.executable) in _own_places()
 
 
 def test_an_audit_log_is_well_when_it_is_readable_and_this_users_alone(wisp_home: Path) -> None:

@@ -187,7 +187,7 @@ def _check_program(subject: Subject) -> Check | None:
         roots = Confinement.default(settings=subject.settings.sandbox).roots
     except (ConfinementError, DirectoryMissing):
         return None
-    for place in (real(Path(__file__).parents[1]), real(sys.prefix), real(sys.executable)):
+    for place in _own_places():
         inside = next((root for root in roots if is_inside(place, root)), None)
         if inside is not None:
             return Check(
@@ -198,6 +198,11 @@ def _check_program(subject: Subject) -> Check | None:
                 "Install wisp outside the directories that commands may write, or start it elsewhere.",
             )
     return Check("program", "ok", "wisp's own program lies outside what a command started here could write")
+
+
+def _own_places() -> tuple[str, ...]:
+    """Return where wisp's own program lies: the package, its environment, and the interpreter."""
+    return real(Path(__file__).parents[1]), real(sys.prefix), real(sys.executable)
 
 
 def _check_audit_log(subject: Subject) -> Check | None:
