@@ -91,7 +91,7 @@ def test_a_program_that_cannot_be_started_is_the_callers_error_and_the_slot_serv
 
 @pytest.mark.parametrize("new_session", [True, False])
 def test_a_command_leads_a_session_of_its_own(make: Make, new_session: bool) -> None:
-    process = start(make(new_session=new_session), "sleep 30")
+    process = start(make(new_session=new_session), "exec sleep 30")
     try:
         assert (os.getsid(process.pid) == process.pid) == new_session
     finally:
@@ -166,13 +166,13 @@ def test_a_caller_that_is_interrupted_leaves_no_command_behind(make: Make, tmp_p
 def test_a_command_that_nobody_comes_to_watch_is_ended(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its caller was interrupted after it was started and before it was watched."""
     monkeypatch.setattr(slot_module, "_UNWATCHED", 0.1)
-    assert start(make(), "sleep 60", watched=False).wait(BOUND) == -9
+    assert start(make(), "exec sleep 60", watched=False).wait(BOUND) == -9
 
 
 def test_a_command_that_nobody_came_to_watch_is_ended_before_the_next_and_by_closing(make: Make) -> None:
     slot = make()
-    first = start(slot, "sleep 60", watched=False)
-    second = start(slot, "sleep 60", watched=False)
+    first = start(slot, "exec sleep 60", watched=False)
+    second = start(slot, "exec sleep 60", watched=False)
     assert first.returncode == -9
     slot.close()
     assert second.wait(BOUND) == -9
@@ -201,12 +201,12 @@ def end_and_reap(process: subprocess.Popen[bytes]) -> None:
 
 def test_a_signal_goes_to_what_started_since_and_to_nothing_else(make: Make) -> None:
     slot = make()
-    older, newer = start(slot, "sleep 30"), None
+    older, newer = start(slot, "exec sleep 30"), None
     try:
         began = proc_stat(older.pid)
         assert began is not None
         wait_until(lambda: ticks() > began.started)
-        newer = start(slot, "sleep 30")
+        newer = start(slot, "exec sleep 30")
         since = proc_stat(newer.pid)
         assert since is not None
         pids = [older.pid, newer.pid, os.getpid(), 2**22 + 1]
@@ -221,11 +221,11 @@ def test_a_signal_goes_to_what_started_since_and_to_nothing_else(make: Make) -> 
 
 def test_a_signal_goes_by_default_to_what_started_with_the_last_command(make: Make) -> None:
     slot = make()
-    older = start(slot, "sleep 30")
+    older = start(slot, "exec sleep 30")
     began = proc_stat(older.pid)
     assert began is not None
     wait_until(lambda: ticks() > began.started)
-    newer = start(slot, "sleep 30")
+    newer = start(slot, "exec sleep 30")
     try:
         assert slot.signal([older.pid, newer.pid], signal.SIGKILL) == (newer.pid,)
     finally:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from wisp.errors import DirectoryMissing, LaunchFailed, UsageError
 from wisp.realpath import real
-from wisp.sandbox.process import supervise
+from wisp.sandbox.process import end_now, supervise
 
 if TYPE_CHECKING:
     from wisp.sandbox.backend import Enforcer
@@ -67,8 +66,7 @@ def launch(
                 )
             except BaseException:
                 if process.returncode is None:  # interrupted before it was watched
-                    with suppress(OSError):
-                        os.killpg(process.pid, signal.SIGKILL)
+                    end_now(process, slot, enforcer.ends_leftovers)
                 raise
     except OSError as error:
         raise LaunchFailed(argv[0], _why(error, argv[0])) from None

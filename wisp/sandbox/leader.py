@@ -20,9 +20,13 @@ _TO_ITS_GROUP: Final = 1 << 2
 
 
 class Command(subprocess.Popen[bytes]):
-    """A started command. Until `is_watched`, whoever started it has to see to its end."""
+    """A started command. Until `is_watched`, whoever started it has to see to its end.
+
+    `interruption` is what interrupted its caller during the start: to be raised when it is watched.
+    """
 
     is_watched = False
+    interruption: BaseException | None = None
 
 
 class Leader:
@@ -40,9 +44,12 @@ class Leader:
         self._stolen = False
 
     def claim(self) -> None:
-        """See to its end from now on."""
+        """See to its end from now on. Raises what interrupted the start, once."""
         if isinstance(self._process, Command):
             self._process.is_watched = True
+            interruption, self._process.interruption = self._process.interruption, None
+            if interruption is not None:
+                raise interruption
 
     def open(self) -> bool:
         """Start to watch for the end; return False where it is over and somebody else has reaped it.

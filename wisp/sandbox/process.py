@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from wisp.sandbox.backend import Slot
 
-__all__ = ["Finished", "ProcStat", "Sink", "Stop", "Tail", "proc_stat", "supervise"]
+__all__ = ["Finished", "ProcStat", "Sink", "Stop", "Tail", "end_now", "proc_stat", "supervise"]
 
 #: Seconds between asking a command to end (TERM) and ending it (KILL).
 _GRACE: Final = 2.0
@@ -85,6 +85,30 @@ def supervise(
         raise
     finally:
         watch.close()
+
+
+def end_now(process: subprocess.Popen[bytes], slot: Slot, guarantee: str) -> None:
+    """End a command that nobody watches any more, and all that it started, if that is not done."""
+    leader = Leader(process)
+    with suppress(OSError):
+        leader.open()
+    try:
+        _end_now(leader, slot, guarantee)
+    finally:
+        leader.close()
+
+
+def _end_now(leader: Leader, slot: Slot, guarantee: str) -> None:
+    with suppress(BaseException):
+        leader.claim()  # what interrupted its start is being raised already
+    if leader.is_reaped:
+        return
+    signal_all(slot, leader, signal.SIGKILL)
+    # First what it left, while its number is still its own.
+    end_leftovers(slot, leader, guarantee)
+    if leader.descriptor < 0 or leader.is_over(_DEATH):
+        with suppress(Exception):
+            leader.reap()
 
 
 class _Channel:
@@ -305,15 +329,8 @@ class _Watch:
 
     def abort(self) -> None:
         """End the command because the caller is being interrupted."""
-        self._leader.claim()
-        if self._gave_up or self._leader.is_reaped:
-            return
-        signal_all(self._slot, self._leader, signal.SIGKILL)
-        # First what it left, while its number is still its own.
-        end_leftovers(self._slot, self._leader, self._guarantee)
-        if self._leader.descriptor < 0 or self._leader.is_over(_DEATH):
-            with suppress(Exception):
-                self._leader.reap()
+        if not self._gave_up:
+            _end_now(self._leader, self._slot, self._guarantee)
 
     def close(self) -> None:
         """Close what is still open."""

@@ -46,13 +46,13 @@ class _Job(Generic[_Result]):
         self._finished = threading.Lock()
         self._finished.acquire()
         self._is_done = False
-        self._result: _Result | None = None
+        self.result: _Result | None = None
         self._error: BaseException | None = None
 
     def do(self) -> bool:
         """Run the work and return whether it succeeded; called in the slot's thread."""
         try:
-            self._result = self._work()
+            self.result = self._work()
         except BaseException as error:  # noqa: BLE001 - it is raised again in the thread that waits
             self._error = error
         self._finish()
@@ -76,7 +76,7 @@ class _Job(Generic[_Result]):
                 raise worker.ended()  # noqa: TRY301 - what follows it is for every way out
             self._finished.acquire()
             if self._error is None:
-                return self._result  # type: ignore[return-value]  # None is a result of work that returns None
+                return self.result  # type: ignore[return-value]  # None is a result of work that returns None
         except BaseException:
             if not worker.is_closed:
                 self._abandon()
@@ -89,9 +89,9 @@ class _Job(Generic[_Result]):
         while not self._is_done and (left := until - time.monotonic()) > 0:
             with suppress(BaseException):
                 self._finished.acquire(timeout=left)
-        if self._result is not None and self._discard is not None:
+        if self.result is not None and self._discard is not None:
             with suppress(OSError):
-                self._discard(self._result)
+                self._discard(self.result)
 
 
 class _Worker:
@@ -201,7 +201,18 @@ class SlotThread:
             )
             return worker.started
 
-        return self.ask(start, _end)
+        if not self.is_usable:
+            raise worker.ended()
+        job = _Job(start, None)
+        try:
+            return job.ask(worker)
+        except BaseException as error:
+            command = job.result
+            if command is None:
+                raise
+            # It has started, and maybe started more: whoever comes to watch it ends all that, and raises this then.
+            command.interruption = error
+            return command
 
     def signal(self, pids: Iterable[int], signum: int, *, since: int | None = None) -> tuple[int, ...]:
         """Send `signum` to those of `pids` that the kernel lets this thread signal, and return them.
