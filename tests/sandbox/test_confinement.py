@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from wisp.config import SandboxSettings
 from wisp.errors import ConfinementError, DirectoryMissing
+from wisp.realpath import is_inside
 from wisp.sandbox.confinement import Confinement
 
 linux_roots = pytest.mark.linux
@@ -232,3 +233,13 @@ def test_a_write_is_allowed_exactly_under_a_root(names: list[str], path: str) ->
     expected = any(target == root or target.startswith(root + "/") for root in roots)
 
     assert confinement.allows_write(target) is expected
+
+
+@given(st.lists(st.sampled_from(["/", "/a", "/a-b", "/a/b", "/a/b/c", "/b", "/b/a", "/ab"]), max_size=6, unique=True))
+def test_every_root_lies_in_exactly_one_outermost_root(roots: list[str]) -> None:
+    confinement = Confinement()
+    object.__setattr__(confinement, "roots", tuple(roots))
+    outermost = confinement.outermost_roots()
+
+    assert all(sum(is_inside(root, one) for one in outermost) == 1 for root in roots)
+    assert list(outermost) == [root for root in roots if root in outermost], "in their order"

@@ -136,9 +136,13 @@ class Confinement:
 
     def outermost_roots(self) -> tuple[str, ...]:
         """Return the roots that lie in no other root: what a backend has to open. The order is kept."""
-        return tuple(
-            root for root in self.roots if not any(root != other and is_inside(root, other) for other in self.roots)
-        )
+        outermost = set[str]()
+        last = ""
+        for root in sorted(self.roots, key=lambda path: path.split("/")):  # what holds a root comes before it
+            if not last or not is_inside(root, last):
+                last = root
+                outermost.add(root)
+        return tuple(root for root in self.roots if root in outermost)
 
 
 @dataclass(frozen=True, slots=True)

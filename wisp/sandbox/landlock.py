@@ -119,6 +119,7 @@ class LandlockEnforcer:
 
     def __init__(self, confinement: Confinement, abi: int, without: frozenset[str]) -> None:
         self._confinement = confinement
+        self._roots = confinement.outermost_roots()
         self._abi = abi
         self._without = without
         self._lock = threading.Lock()
@@ -165,14 +166,14 @@ class LandlockEnforcer:
                 self._owner = os.getpid()
             slot = self._idle.pop() if self._idle else None
         if slot is not None:
-            if slot.thread.is_usable and slot.identities == _identities(self._confinement.outermost_roots()):
+            if slot.thread.is_usable and slot.identities == _identities(self._roots):
                 return slot
             slot.thread.close()
         return self._make()
 
     def _make(self) -> _LandlockSlot:
         """Return a new slot; raises SandboxUnavailable when any layer cannot be applied."""
-        roots = self._confinement.outermost_roots()
+        roots = self._roots
         opened: list[int] = []
         try:
             identities: list[tuple[int, int]] = []
