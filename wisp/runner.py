@@ -251,7 +251,14 @@ class Runner:
         self._clear(call, directory)
         enforcer = self._prepared()
         env = self._environment(call)
-        self._note_decision(call, directory, "allowed")
+        announced = False
+
+        def announce() -> None:
+            # Written while the command's program is being loaded: the same moment, and half of what a record costs.
+            nonlocal announced
+            announced = True
+            self._note_decision(call, directory, "allowed")
+
         watch = Watch(enforcer.texts)
         out, err = Tail(limit), Tail(limit)
 
@@ -261,7 +268,13 @@ class Runner:
 
         streams = Streams(out.feed, take_err, call.passthrough)
         started = time.perf_counter()
-        finished = launch(enforcer, call.argv, directory, env, streams, timeout=seconds, stop=call.stop)
+        try:
+            finished = launch(
+                enforcer, call.argv, directory, env, streams, timeout=seconds, stop=call.stop, announce=announce
+            )
+        finally:
+            if not announced:  # it was allowed, and could not be started
+                announce()
         spent = time.perf_counter() - started
         refusal = self._check(finished, watch, enforcer, directory)
         outcome = self._describe(call.line, directory, finished, out, err, spent, enforcer.layers, refusal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,11 @@ def launch(
     *,
     timeout: float | None,
     stop: Stop | None,
+    announce: Callable[[], None],
 ) -> Finished:
     """Start `argv` once in `directory`, confined, and see it to its end.
+
+    `announce` is called once, in the moment in which the command has started and is still loading its program.
 
     Raises LaunchFailed when it could not be started, SandboxUnavailable when the confinement is not in force, and
     StatusLost.
@@ -53,6 +56,7 @@ def launch(
             except (ValueError, subprocess.SubprocessError) as error:
                 raise LaunchFailed(argv[0], str(error)) from None
             try:
+                announce()
                 streams.close_theirs()
                 return supervise(
                     process,
