@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from wisp.command import line
 from wisp.config import SandboxSettings, Settings
 from wisp.doctor.checks import Subject, check_state, find_subject
 from wisp.doctor.report import Check
+from wisp.probing import scratch
 from wisp.sandbox.capability import Capability
 from wisp.sandbox.unconfined import UnconfinedBackend
 
@@ -263,6 +265,7 @@ def test_scratch_of_a_dead_doctor_is_noted_and_that_of_a_living_one_is_not(
     living = _found("scratch")
     dead = wisp_home / f".wisp-probe-{os.getpid()}-1"
     dead.mkdir()
+    (dead / scratch._LOCK).touch()  # as every run has it, and holds it while it lives
     left = _found("scratch")
 
     assert living == Check("scratch", "ok", f"nothing of an earlier doctor is left in {wisp_home}")
@@ -280,8 +283,13 @@ def test_shfmt_is_found_and_run() -> None:
 def test_a_machine_without_shfmt_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_args, **_names: None)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("sysconfig.get_path", lambda *_: str(tmp_path / "none"))
+    line._shfmt.cache_clear()
 
-    assert _status("shfmt") == "failed"
+    try:
+        assert _status("shfmt") == "failed"
+    finally:
+        line._shfmt.cache_clear()
 
 
 def test_no_check_changes_anything(wisp_home: Path, in_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["crude_pieces", "simple_commands"]
+__all__ = ["crude_pieces", "find_shfmt", "simple_commands"]
 
 _Tree: TypeAlias = "dict[str, object]"
 
@@ -175,6 +175,14 @@ def _shfmt() -> str:
     if not path.startswith("/"):
         raise _Unread
     return path
+
+
+def find_shfmt() -> str | None:
+    """Return the path of the shfmt that reads command lines, or None where there is none."""
+    try:
+        return _shfmt()
+    except _Unread:
+        return None
 
 
 def _trees(data: bytes, dialects: tuple[str, ...]) -> list[_Tree | None]:

@@ -6,33 +6,30 @@ Each check reads, says what it found and what to do; none repairs, creates or re
 from __future__ import annotations
 
 import os
-import re
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from wisp.audit.names import current_path
+from wisp.command.line import find_shfmt
 from wisp.config import Settings, home_directory, load_settings
 from wisp.doctor.report import Check
 from wisp.errors import ConfigError, ConfinementError, DirectoryMissing, SandboxUnavailable, WispError
-from wisp.probing.leftovers import is_running
-from wisp.probing.scratch import choose_place
+from wisp.probing.scratch import abandoned, choose_place
 from wisp.realpath import is_inside, real
 from wisp.sandbox.choose import require_tier
 from wisp.sandbox.confinement import Confinement
-from wisp.sandbox.process import proc_stat
 
 if TYPE_CHECKING:
     from wisp.sandbox.backend import Backend
 
 __all__ = ["Subject", "check_state", "find_subject"]
 
-_SCRATCH: Final = re.compile(r"\.wisp-probe-(\d{1,10})-(\d{1,20})(?:-\d+)?")
 #: Lines at the end of the audit log that are looked at.
 _TAIL_BYTES: Final = 64 * 1024
 _SECONDS: Final = 10.0
@@ -242,7 +239,7 @@ def _size(count: int) -> str:
 
 def _check_scratch() -> Check:
     place = choose_place()
-    left = sorted(_left_behind(place.directory))
+    left = abandoned(place)
     if left:
         names = f"{len(left)} scratch directories" if len(left) > 1 else "a scratch directory"
         shown = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")
@@ -257,31 +254,8 @@ def _check_scratch() -> Check:
     return Check("scratch", "ok", f"nothing of an earlier doctor is left in {place.directory}")
 
 
-def _left_behind(directory: Path) -> Iterator[str]:
-    """Yield the names of this user's scratch directories whose process is gone."""
-    try:
-        entries = list(os.scandir(directory))
-    except OSError:
-        return
-    for entry in entries:
-        found = _SCRATCH.fullmatch(entry.name)
-        if found is None or not entry.is_dir(follow_symlinks=False):
-            continue
-        is_mine = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-        if is_mine and not _is_at_work(int(found[1]), int(found[2])):
-            yield entry.name
-
-
-def _is_at_work(pid: int, started: int) -> bool:
-    """Return whether the process `pid` runs and is the one that started at `started`, in clock ticks since boot."""
-    if sys.platform != "linux":
-        return is_running(pid)
-    found = proc_stat(pid)
-    return found is not None and found.started == started
-
-
 def _check_shfmt() -> Check:
-    program = _find_shfmt()
+    program = find_shfmt()
     if program is None:
         return Check(
             "shfmt",
@@ -301,11 +275,3 @@ def _check_shfmt() -> Check:
     if ran.returncode != 0 or not version:
         return Check("shfmt", "failed", f"{program} does not run (exit status {ran.returncode})", "Install wisp again.")
     return Check("shfmt", "ok", f"shfmt {version} reads command lines for the policy")
-
-
-def _find_shfmt() -> str | None:
-    import shutil  # noqa: PLC0415
-    import sysconfig  # noqa: PLC0415
-
-    beside = os.pathsep.join((sysconfig.get_path("scripts"), str(Path(sys.executable).parent)))
-    return shutil.which("shfmt", path=beside) or shutil.which("shfmt")

@@ -113,22 +113,32 @@ def numbers() -> Numbers | None:
     return AUDIT_ARCH.get(platform.machine()) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
 
 
-def _call(number: int, *arguments: int) -> int:
-    """Make one system call, every argument a full machine word."""
-    result: int = _libc.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments))
+def _table() -> Numbers:
+    """Return the numbers of this machine, or raise OSError (ENOSYS)."""
+    table = numbers()
+    if table is None:
+        raise OSError(38, f"no system call table for {platform.machine()}")
+    return table
+
+
+def _checked(result: int) -> int:
+    """Return what a call gave, or raise OSError with the errno that it left."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
+
+
+def _call(number: int, *arguments: int) -> int:
+    """Make one system call, every argument a full machine word."""
+    result: int = _libc.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments))
+    return _checked(result)
 
 
 def _prctl(option: int, *arguments: int) -> int:
     padded = (*arguments, 0, 0, 0, 0)[:4]
     result: int = _libc.prctl(ctypes.c_int(option), *(ctypes.c_ulong(one) for one in padded))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return result
+    return _checked(result)
 
 
 class _RulesetAttr(ctypes.Structure):
@@ -191,9 +201,7 @@ def set_no_new_privs() -> None:
 
 def install_filter(program: bytes) -> None:
     """Install a seccomp filter, given as packed `sock_filter` structures, on the calling thread."""
-    table = numbers()
-    if table is None:
-        raise OSError(38, f"no system call table for {platform.machine()}")
+    table = _table()
     buffer = ctypes.create_string_buffer(program, len(program))
     prog = _SockFprog(len(program) // 8, ctypes.addressof(buffer))
     _call(table.seccomp, _SECCOMP_SET_MODE_FILTER, 0, ctypes.addressof(prog))
@@ -201,9 +209,7 @@ def install_filter(program: bytes) -> None:
 
 def get_capabilities() -> tuple[int, int, int]:
     """Return the calling thread's effective, permitted and inheritable capability sets as bit masks."""
-    table = numbers()
-    if table is None:
-        raise OSError(38, f"no system call table for {platform.machine()}")
+    table = _table()
     header, data = _CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)()
     _call(table.capget, ctypes.addressof(header), ctypes.addressof(data))
     low, high = data[0], data[1]
@@ -216,9 +222,7 @@ def get_capabilities() -> tuple[int, int, int]:
 
 def set_capabilities(mask: int) -> None:
     """Make `mask` the calling thread's effective and permitted set; inheritable and ambient become empty."""
-    table = numbers()
-    if table is None:
-        raise OSError(38, f"no system call table for {platform.machine()}")
+    table = _table()
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     header, data = _CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)()
     data[0] = _CapData(mask & 0xFFFFFFFF, mask & 0xFFFFFFFF, 0)
@@ -242,6 +246,4 @@ def drop_bounding(capability: int) -> None:
 def unshare(flags: int) -> None:
     """Give the calling thread namespaces of its own (`unshare(2)`)."""
     result: int = _libc.unshare(ctypes.c_int(flags))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    _checked(result)
