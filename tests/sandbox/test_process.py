@@ -109,11 +109,9 @@ class Runs:
             take_out, take_err = sinks or (out.feed, err.feed)
             finished = supervise(
                 command,
-                slot,
                 {out_reader: take_out, err_reader: take_err},
                 timeout=timeout,
                 stop=attached,
-                guarantee=self.enforcer.ends_leftovers,
                 onward={} if onward is None else {out_reader: onward},
             )
         return Ran(finished, out, err, time.monotonic() - began)
@@ -385,7 +383,7 @@ def test_a_process_that_does_not_end_is_given_up_and_said(monkeypatch: pytest.Mo
     stop.kill()
     try:
         with UnconfinedBackend().prepare(Confinement()).lease() as slot, stop.attached() as attached:
-            finished = supervise(command, slot, {}, timeout=None, stop=attached, guarantee="")
+            finished = supervise(Leader(command, slot), {}, timeout=None, stop=attached)
         assert finished == Finished(
             -9,
             timed_out=False,
@@ -763,10 +761,10 @@ def test_an_error_in_a_sink_ends_what_left_the_process_group_too(confined: Runs)
     assert Process.of((confined.root / "pid").read_text()).is_gone
 
 
-def test_a_status_that_somebody_else_took_is_said_and_never_a_zero(unconfined: Runs) -> None:
+def test_a_status_that_somebody_else_took_is_said_and_never_a_zero() -> None:
     command = subprocess.Popen(["sh", "-c", "exit 3"], start_new_session=True)
     os.waitid(os.P_PID, command.pid, os.WEXITED | os.WNOWAIT)
     os.waitpid(command.pid, 0)
-    with unconfined.enforcer.lease() as slot, pytest.raises(StatusLost) as caught:
-        supervise(command, slot, {}, timeout=None, stop=None, guarantee="")
+    with pytest.raises(StatusLost) as caught:
+        supervise(Leader(command), {}, timeout=None, stop=None)
     assert caught.value.pid == command.pid

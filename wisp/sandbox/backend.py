@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import subprocess
-
     from wisp.sandbox.capability import Capability
     from wisp.sandbox.confinement import Confinement
 
-__all__ = ["Backend", "Enforcer", "RefusalTexts", "Slot"]
+__all__ = ["Backend", "Enforcer", "RefusalTexts", "Running", "Signaller", "Slot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +33,88 @@ class RefusalTexts:
     call: tuple[str, ...] = ()
 
 
-class Slot(Protocol):
-    """One place that runs one confined command at a time."""
+class Running(Protocol):
+    """A started command, from its start until its exit status was taken."""
+
+    @property
+    def pid(self) -> int:
+        """The number of its first process, as this process sees it."""
+        ...
+
+    @property
+    def descriptor(self) -> int:
+        """Becomes readable when the first process has ended; -1 before `open`, and where it was reaped elsewhere."""
+        ...
+
+    @property
+    def is_reaped(self) -> bool:
+        """Whether its exit status was taken, or can no longer be."""
+        ...
+
+    def claim(self) -> None:
+        """See to its end from now on. Raises what interrupted the start, once."""
+        ...
+
+    def open(self) -> bool:
+        """Start to watch for the end; return False where it is over and nothing will say so. Raises OSError."""
+        ...
+
+    def close(self) -> None:
+        """Give back what watched it."""
+        ...
+
+    def is_over(self, seconds: float) -> bool:
+        """Return whether it ends within `seconds`."""
+        ...
+
+    def signal_group(self, signum: int) -> None:
+        """Signal everything in its process group; nothing when there is nothing left."""
+        ...
+
+    def signal_all(self, signum: int) -> None:
+        """Signal everything that it has started, once each. Raises nothing."""
+        ...
+
+    def end_leftovers(self) -> str:
+        """End everything that it has started, when its first process is over; return what may still run, in words."""
+        ...
+
+    def give_up(self) -> str:
+        """Leave a command that does not end although it was killed; return what may still run, in words."""
+        ...
+
+    def reap(self) -> int:
+        """Return the exit status (negative: a signal) of a command that is over.
+
+        Raises StatusLost when it cannot be known, OSError when the program could not be started.
+        """
+        ...
+
+
+class Signaller(Protocol):
+    """What can signal a command's processes and no others."""
 
     #: Whether what a command started is to be ended with it.
     ends_leftovers: bool
 
-    def spawn(
-        self, argv: Sequence[str], *, cwd: str, env: Mapping[bytes, bytes], stdin: int, stdout: int, stderr: int
-    ) -> subprocess.Popen[bytes]:
-        """Start `argv` confined, in a new session, with these three descriptors and no other.
+    def signal(self, pids: Iterable[int], signum: int) -> tuple[int, ...]:
+        """Send `signum` to those of `pids` that belong to the command, and return them.
 
-        Raises OSError when the program cannot be started and SandboxUnavailable when the confinement is not in force.
+        What does not belong to it is refused by the kernel, not by a list. Empty where the kernel cannot tell.
         """
         ...
 
-    def signal(self, pids: Iterable[int], signum: int) -> tuple[int, ...]:
-        """Send `signum` to those of `pids` that belong to this slot's command, and return them.
 
-        What does not belong to it is refused by the kernel, not by a list. Empty where the kernel cannot tell.
+class Slot(Protocol):
+    """One place that runs one confined command at a time."""
+
+    def spawn(
+        self, argv: Sequence[str], *, cwd: str, env: Mapping[bytes, bytes], stdin: int, stdout: int, stderr: int
+    ) -> Running:
+        """Start `argv` confined, in a new session, with these three descriptors and no other.
+
+        Raises OSError when the program cannot be started (some backends learn it later: `Running.reap`) and
+        SandboxUnavailable when the confinement is not in force.
         """
         ...
 

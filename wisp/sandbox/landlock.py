@@ -20,12 +20,11 @@ from wisp.sandbox import privileges, syscalls
 from wisp.sandbox.backend import RefusalTexts
 from wisp.sandbox.confinement import DEVICES, Confinement
 from wisp.sandbox.landlock_probe import LAYERS, find_capability, kernel_abi
+from wisp.sandbox.leader import Leader
 from wisp.sandbox.seccomp import build_filter
 from wisp.sandbox.slot import SlotThread
 
 if TYPE_CHECKING:
-    import subprocess
-
     from wisp.sandbox.capability import Capability
 
 __all__ = ["KNOWN_ABI", "OLDEST_ABI", "LandlockBackend"]
@@ -194,7 +193,9 @@ class LandlockEnforcer:
         finally:
             for descriptor in opened:
                 os.close(descriptor)
-        return _LandlockSlot(thread, tuple(identities), scoped=self._scoped, ends_leftovers=self._has("leftovers"))
+        return _LandlockSlot(
+            thread, tuple(identities), self.ends_leftovers, scoped=self._scoped, ends_leftovers=self._has("leftovers")
+        )
 
     def _restrict(self, roots: Sequence[int]) -> None:
         """Put the calling thread under every layer; whatever fails raises, and the thread is not used.
@@ -244,19 +245,27 @@ class _LandlockSlot:
     """A slot thread with the identity of the roots that its rules are bound to."""
 
     def __init__(
-        self, thread: SlotThread, identities: tuple[tuple[int, int], ...], *, scoped: bool, ends_leftovers: bool
+        self,
+        thread: SlotThread,
+        identities: tuple[tuple[int, int], ...],
+        guarantee: str,
+        *,
+        scoped: bool,
+        ends_leftovers: bool,
     ) -> None:
         self.thread = thread
         self.identities = identities
+        self._guarantee = guarantee
         self.ends_leftovers = ends_leftovers
         self._signals = scoped and ends_leftovers
         self._proven = False
 
     def spawn(
         self, argv: Sequence[str], *, cwd: str, env: Mapping[bytes, bytes], stdin: int, stdout: int, stderr: int
-    ) -> subprocess.Popen[bytes]:
+    ) -> Leader:
         """Start one command; see `wisp.sandbox.backend.Slot`."""
-        return self.thread.spawn(argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+        process = self.thread.spawn(argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+        return Leader(process, self, self._guarantee)
 
     def signal(self, pids: Iterable[int], signum: int) -> tuple[int, ...]:
         """Signal those of `pids` that are of this slot's command: the kernel refuses all others.

@@ -45,7 +45,7 @@ def launch(
         # All that takes descriptors comes before the start, so that a program short of them starts nothing.
         with streams, listening as attached, enforcer.lease() as slot:
             try:
-                process = slot.spawn(
+                command = slot.spawn(
                     streams.wrap(argv, directory, env),
                     cwd=directory,
                     env=env,
@@ -59,18 +59,16 @@ def launch(
                 announce()
                 streams.close_theirs()
                 return supervise(
-                    process,
-                    slot,
+                    command,
                     streams.hand_over(),
                     timeout=timeout,
                     stop=attached,
-                    guarantee=enforcer.ends_leftovers,
                     onward=streams.onward,
                     borrowed=streams.borrowed,
                 )
             except BaseException:
-                if process.returncode is None:  # interrupted before it was watched
-                    end_now(process, slot, enforcer.ends_leftovers)
+                if not command.is_reaped:  # interrupted before it was watched
+                    end_now(command)
                 raise
     except OSError as error:
         raise LaunchFailed(argv[0], _why(error, argv[0])) from None

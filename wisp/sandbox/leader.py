@@ -9,9 +9,13 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from wisp.errors import StatusLost
+from wisp.sandbox.leftovers import end_leftovers, signal_all
+
+if TYPE_CHECKING:
+    from wisp.sandbox.backend import Signaller
 
 __all__ = ["Command", "Leader"]
 
@@ -34,14 +38,23 @@ class Leader:
 
     Until then its number, and its group's, cannot become another's. Where this program takes the statuses of all its
     children (`SIGCHLD` ignored, `os.wait`), that does not hold, and what is done by number is not done.
+
+    `slot` can signal what has left the group; without one, the group is all there is. `guarantee` is what may be left
+    behind at best, in words (empty: nothing).
     """
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.pid: Final = process.pid
+    def __init__(self, process: subprocess.Popen[bytes], slot: Signaller | None = None, guarantee: str = "") -> None:
+        self._pid: Final = process.pid
         self._process = process
+        self._slot, self._guarantee = slot, guarantee
         #: Becomes readable when the process ends; -1 before `open`, and where it was reaped by somebody else.
         self.descriptor = -1
         self._stolen = False
+
+    @property
+    def pid(self) -> int:
+        """Its number; its group has the same."""
+        return self._pid
 
     def claim(self) -> None:
         """See to its end from now on. Raises what interrupted the start, once."""
@@ -83,6 +96,24 @@ class Leader:
                 _signal_group_of(self.descriptor, self.pid, signum)
             else:
                 os.killpg(self.pid, signum)
+
+    def signal_all(self, signum: int) -> None:
+        """Signal its process group, and each process of the command that has left it, once each. Raises nothing."""
+        if self._slot is None:
+            self.signal_group(signum)
+        else:
+            signal_all(self._slot, self, signum)
+
+    def end_leftovers(self) -> str:
+        """End everything that the command has started; return what may still run, in words. Raises nothing."""
+        if self._slot is None:
+            self.signal_group(signal.SIGKILL)
+            return self._guarantee
+        return end_leftovers(self._slot, self, self._guarantee)
+
+    def give_up(self) -> str:
+        """Leave a process that was killed and does not end; return that, in words."""
+        return f"process {self.pid} was killed but does not end (it waits in the kernel)"
 
     def is_over(self, seconds: float) -> bool:
         """Return whether it ends within `seconds`."""

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from wisp.sandbox.backend import Slot
-    from wisp.sandbox.leader import Leader
+    from wisp.sandbox.backend import Signaller
 
 __all__ = ["ProcStat", "end_leftovers", "last_created", "proc_stat", "signal_all"]
 
@@ -30,6 +29,15 @@ _CHASE: Final = 400
 _MOST_NUMBERS: Final = 4096
 #: Errors that say that this program is short of something, and nothing of the process that was asked about.
 _SHORT_OF: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+class _Group(Protocol):
+    """The process group of a command, whose leader is not reaped yet."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def signal_group(self, signum: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,7 @@ def proc_stat(pid: int) -> ProcStat | None:
     return ProcStat(fields[0].decode(), int(fields[19])) if len(fields) > 19 else None
 
 
-def end_leftovers(slot: Slot, leader: Leader, guarantee: str) -> str:
+def end_leftovers(slot: Signaller, leader: _Group, guarantee: str) -> str:
     """End everything that the command of `leader`, which is not reaped yet, has started, and return once it is gone.
 
     Returns what may still run, in words: `guarantee` at best, which is empty where the kernel tells whose a process
@@ -74,7 +82,7 @@ def end_leftovers(slot: Slot, leader: Leader, guarantee: str) -> str:
         return f"what the command left running could not be looked for ({error.strerror}); it may still run"
 
 
-def _end_all(slot: Slot, leader: Leader, guarantee: str) -> str:
+def _end_all(slot: Signaller, leader: _Group, guarantee: str) -> str:
     until, pause = time.monotonic() + _SECONDS, 0.0005
     while True:
         newest = last_created()
@@ -112,7 +120,7 @@ def _given_out(after: int, newest: int | None) -> range:
     return range(max(after if after < newest else 1, newest - _MOST_NUMBERS) + 1, newest + 1)
 
 
-def signal_all(slot: Slot, leader: Leader, signum: int) -> None:
+def signal_all(slot: Signaller, leader: _Group, signum: int) -> None:
     """Signal the command's process group, and each process that has left it, once each. Raises nothing."""
     leader.signal_group(signum)
     # Without a descriptor to list them with, the leader and its group have to do for now.

@@ -16,15 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from wisp.sandbox.leader import Leader
-from wisp.sandbox.leftovers import ProcStat, end_leftovers, proc_stat, signal_all
+from wisp.sandbox.leftovers import ProcStat, proc_stat
 from wisp.sandbox.stop import Attached, Stop
 from wisp.sandbox.tail import Tail
 
 if TYPE_CHECKING:
-    import subprocess
-
-    from wisp.sandbox.backend import Slot
+    from wisp.sandbox.backend import Running
 
 __all__ = ["Finished", "ProcStat", "Sink", "Stop", "Tail", "end_now", "proc_stat", "supervise"]
 
@@ -56,28 +53,26 @@ class Finished:
 
 
 def supervise(
-    process: subprocess.Popen[bytes],
-    slot: Slot,
+    command: Running,
     streams: Mapping[int, Sink],
     *,
     timeout: float | None,
     stop: Attached | None,
-    guarantee: str,
     onward: Mapping[int, int] | None = None,
     borrowed: Collection[int] = (),
 ) -> Finished:
-    """Wait for `process`, pass its streams to their sinks, and end all that it started before returning.
+    """Wait for `command`, pass its streams to their sinks, and end all that it started before returning.
 
     `streams` maps descriptors to what takes the bytes that come out of them. They are closed here, and waited for at
     the end, but for those in `borrowed`, which are other people's. `onward` maps some of them to a descriptor that
     their bytes are written to as well: nothing more is read while its reader is slow, nothing is lost, and only a
-    time-out or a stop makes wisp leave before that reader has taken all. `timeout` is in seconds. `guarantee` is what
-    may be left behind at best, in words (empty: nothing). Whatever interrupts this (Ctrl-C) ends the command first.
+    time-out or a stop makes wisp leave before that reader has taken all. `timeout` is in seconds. Whatever interrupts
+    this (Ctrl-C) ends the command first.
 
-    Raises StatusLost when another part of this program took the exit status, OSError when no descriptor is left to
-    watch the command with; it is ended then.
+    Raises StatusLost when the exit status cannot be known, OSError when the program could not be started, or when no
+    descriptor is left to watch the command with; it is ended then.
     """
-    watch = _Watch(process, slot, streams, stop, timeout, guarantee, onward or {}, borrowed)
+    watch = _Watch(command, streams, stop, timeout, onward or {}, borrowed)
     try:
         return watch.run()
     except BaseException:
@@ -87,28 +82,29 @@ def supervise(
         watch.close()
 
 
-def end_now(process: subprocess.Popen[bytes], slot: Slot, guarantee: str) -> None:
+def end_now(command: Running) -> None:
     """End a command that nobody watches any more, and all that it started, if that is not done."""
-    leader = Leader(process)
     with suppress(OSError):
-        leader.open()
+        command.open()
     try:
-        _end_now(leader, slot, guarantee)
+        _end_now(command)
     finally:
-        leader.close()
+        command.close()
 
 
-def _end_now(leader: Leader, slot: Slot, guarantee: str) -> None:
+def _end_now(command: Running) -> None:
     with suppress(BaseException):
-        leader.claim()  # what interrupted its start is being raised already
-    if leader.is_reaped:
+        command.claim()  # what interrupted its start is being raised already
+    if command.is_reaped:
         return
-    signal_all(slot, leader, signal.SIGKILL)
+    command.signal_all(signal.SIGKILL)
     # First what it left, while its number is still its own.
-    end_leftovers(slot, leader, guarantee)
-    if leader.descriptor < 0 or leader.is_over(_DEATH):
-        with suppress(Exception):
-            leader.reap()
+    command.end_leftovers()
+    if command.descriptor >= 0 and not command.is_over(_DEATH):
+        command.give_up()
+        return
+    with suppress(Exception):
+        command.reap()
 
 
 class _Channel:
@@ -126,16 +122,14 @@ class _Watch:
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
-        slot: Slot,
+        command: Running,
         streams: Mapping[int, Sink],
         stop: Attached | None,
         timeout: float | None,
-        guarantee: str,
         onward: Mapping[int, int],
         borrowed: Collection[int],
     ) -> None:
-        self._leader, self._slot, self._stop, self._guarantee = Leader(process), slot, stop, guarantee
+        self._command, self._stop = command, stop
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._kill_at: float | None = None
         self._killed_at: float | None = None
@@ -151,21 +145,21 @@ class _Watch:
 
     def run(self) -> Finished:
         """Serve events until the command has ended."""
-        self._leader.claim()
+        self._command.claim()
         for channel in self._channels.values():
             if not channel.is_borrowed:  # else the flag would be its owner's too
                 os.set_blocking(channel.source, False)
             self._poll.register(channel.source, select.POLLIN)
         if self._stop is not None:
             self._poll.register(self._stop.descriptor, select.POLLIN)
-        if not self._leader.open():
+        if not self._command.open():
             return self._finish()
-        self._poll.register(self._leader.descriptor, select.POLLIN)
+        self._poll.register(self._command.descriptor, select.POLLIN)
         if self._stop is not None:
             self._heed(self._stop)
         while True:
             for descriptor, _event in self._poll.poll(self._patience()):
-                if descriptor == self._leader.descriptor:
+                if descriptor == self._command.descriptor:
                     self._poll.unregister(descriptor)
                     return self._finish()
                 self._serve(descriptor)
@@ -203,7 +197,7 @@ class _Watch:
     def _heed(self, handle: Attached) -> None:
         """Do what was asked through the stop handle since the last look."""
         for signum in handle.stop.take_forwards():
-            self._leader.signal_group(signum)
+            self._command.signal_group(signum)
         requests = handle.stop.requests
         if requests == self._seen_requests:
             return
@@ -217,15 +211,15 @@ class _Watch:
         self._seen_requests = requests
 
     def _terminate(self, now: float) -> None:
-        signal_all(self._slot, self._leader, signal.SIGTERM)
+        self._command.signal_all(signal.SIGTERM)
         # A stopped process takes TERM only when it goes on.
-        signal_all(self._slot, self._leader, signal.SIGCONT)
+        self._command.signal_all(signal.SIGCONT)
         self._kill_at = now + _GRACE
 
     def _kill(self, now: float) -> None:
         self._kill_at = None
         self._killed_at = self._killed_at or now
-        signal_all(self._slot, self._leader, signal.SIGKILL)
+        self._command.signal_all(signal.SIGKILL)
 
     def _read(self, channel: _Channel) -> int:
         """Pass on what is there; return how many bytes that was."""
@@ -260,7 +254,7 @@ class _Watch:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
                 # Its reader is gone, and the command is to learn that: by its pipe, or as from a closed terminal.
                 if not channel.is_borrowed and os.isatty(channel.source):
-                    self._leader.signal_group(signal.SIGHUP)
+                    self._command.signal_group(signal.SIGHUP)
                 self._retire(channel)
                 return
             written = len(channel.pending)  # a full disk loses output, as it would without wisp; the command goes on
@@ -290,18 +284,13 @@ class _Watch:
         """The leader has ended: end what it left, read what is still in the pipes, and take its status."""
         for channel in [one for one in self._channels.values() if one.is_borrowed]:
             self._retire(channel)  # what a person types from now on is for whatever comes after the command
-        left_behind = end_leftovers(self._slot, self._leader, self._guarantee)
+        left_behind = self._command.end_leftovers()
         self._drain()
-        return Finished(self._leader.reap(), self._timed_out, self._stopped, left_behind)
+        return Finished(self._command.reap(), self._timed_out, self._stopped, left_behind)
 
     def _give_up(self) -> Finished:
         self._gave_up = True
-        return Finished(
-            -signal.SIGKILL,
-            self._timed_out,
-            self._stopped,
-            f"process {self._leader.pid} was killed but does not end (it waits in the kernel)",
-        )
+        return Finished(-signal.SIGKILL, self._timed_out, self._stopped, self._command.give_up())
 
     def _drain(self) -> None:
         """Read the streams to their end: all writers are gone, or what is left of them gets a second.
@@ -330,7 +319,7 @@ class _Watch:
     def abort(self) -> None:
         """End the command because the caller is being interrupted."""
         if not self._gave_up:
-            _end_now(self._leader, self._slot, self._guarantee)
+            _end_now(self._command)
 
     def close(self) -> None:
         """Close what is still open."""
@@ -338,7 +327,7 @@ class _Watch:
             _source, channel = self._channels.popitem()
             if not channel.is_borrowed:
                 os.close(channel.source)
-        self._leader.close()
+        self._command.close()
 
 
 def _milliseconds(seconds: float) -> int:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from wisp.sandbox.backend import RefusalTexts
 from wisp.sandbox.capability import Capability
 from wisp.sandbox.confinement import Confinement
+from wisp.sandbox.leader import Leader
 
 __all__ = ["UnconfinedBackend"]
 
@@ -53,11 +54,12 @@ class _UnconfinedSlot:
 
     def spawn(
         self, argv: Sequence[str], *, cwd: str, env: Mapping[bytes, bytes], stdin: int, stdout: int, stderr: int
-    ) -> subprocess.Popen[bytes]:
+    ) -> Leader:
         """Start one command; see `wisp.sandbox.backend.Slot`."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             list(argv), cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
         )
+        return Leader(process, self, UnconfinedEnforcer.ends_leftovers)
 
     def signal(self, pids: Iterable[int], signum: int) -> tuple[int, ...]:
         """Signal nothing: outside a sandbox the kernel cannot tell whose a process is."""
