@@ -25,6 +25,7 @@ from wisp.config import (
     load_settings,
 )
 from wisp.errors import ConfigError
+from wisp.sandbox.choose import BACKENDS
 
 FULL: dict[str, dict[str, object]] = {
     "commandPolicy": {"deny": ["^rm "], "allow": ["^git ", "^ls"]},
@@ -33,8 +34,12 @@ FULL: dict[str, dict[str, object]] = {
         "backend": "landlock",
         "allowNetwork": False,
         "writablePaths": ["~/.cache/x", "/srv/y"],
-        "protectedPaths": ["/srv/y/keys"],
+        "protectedPaths": ["/srv/y/keys", "guard-project"],
         "requireTier": "B",
+        "nested": "trust-outer",
+        "observe": True,
+        "environment": "allow-list",
+        "environmentAllow": ["EDITOR", "CARGO_*"],
     },
     "audit": {"enabled": False, "maxFileBytes": 4096, "keepFiles": 0},
     "limits": {"commandTimeoutSeconds": 1.5, "commandMaxOutputBytes": 256},
@@ -75,7 +80,7 @@ def test_without_a_file_the_defaults_hold(home: Path) -> None:
 def test_the_defaults_are_those_of_the_documents() -> None:
     assert Settings() == Settings(
         PolicySettings(deny=None, allow=()),
-        SandboxSettings(True, "auto", True, None, (), None),
+        SandboxSettings(True, "auto", True, None, (), None, "refuse", False, "all", ()),
         AuditSettings(True, 10_485_760, 5),
         LimitSettings(60, 4096),
     )
@@ -85,7 +90,18 @@ def test_every_key_can_be_set(home: Path) -> None:
     _write(home, FULL)
     assert load_settings(str(home)) == Settings(
         PolicySettings(("^rm ",), ("^git ", "^ls")),
-        SandboxSettings(True, "landlock", False, ("~/.cache/x", "/srv/y"), ("/srv/y/keys",), "B"),
+        SandboxSettings(
+            True,
+            "landlock",
+            False,
+            ("~/.cache/x", "/srv/y"),
+            ("/srv/y/keys", "guard-project"),
+            "B",
+            "trust-outer",
+            True,
+            "allow-list",
+            ("EDITOR", "CARGO_*"),
+        ),
         AuditSettings(False, 4096, 0),
         LimitSettings(1.5, 256),
     )
@@ -135,13 +151,26 @@ WRONG_VALUES = [
     ({"commandPolicy": {"deny": [""]}}, "commandPolicy.deny[0]", "an empty pattern matches every line; remove it"),
     ({"sandbox": {"enabled": 1}}, "sandbox.enabled", "must be true or false"),
     ({"sandbox": {"enabled": "true"}}, "sandbox.enabled", "must be true or false"),
-    ({"sandbox": {"backend": "Landlock"}}, "sandbox.backend", 'must be "auto", "landlock" or "none"'),
+    ({"sandbox": {"backend": "Landlock"}}, "sandbox.backend", 'must be "auto", "bubblewrap", "landlock", "seatbelt" or "none"'),
     ({"sandbox": {"requireTier": "C"}}, "sandbox.requireTier", 'must be "A", "B" or null'),
     ({"sandbox": {"writablePaths": ["/x", "y"]}}, "sandbox.writablePaths[1]", "a path must be absolute or start with ~/, not 'y'"),
     ({"sandbox": {"writablePaths": ["~"]}}, "sandbox.writablePaths[0]", "a path must be absolute or start with ~/, not '~'"),
     ({"sandbox": {"protectedPaths": ["~bob/x"]}}, "sandbox.protectedPaths[0]", "a path must be absolute or start with ~/, not '~bob/x'"),
     ({"sandbox": {"protectedPaths": [""]}}, "sandbox.protectedPaths[0]", "a path must be absolute or start with ~/, not ''"),
     ({"sandbox": {"protectedPaths": ["/a\0b"]}}, "sandbox.protectedPaths[0]", "a path cannot hold a NUL character"),
+    ({"sandbox": {"protectedPaths": "guard-project"}}, "sandbox.protectedPaths", "must be a list of paths and presets: guard-project"),
+    ({"sandbox": {"protectedPaths": ["guard-home"]}}, "sandbox.protectedPaths[0]", "'guard-home' is no path (absolute or starting with ~/) and no preset; presets: guard-project"),
+    ({"sandbox": {"protectedPaths": ["guard-project", ".git"]}}, "sandbox.protectedPaths[1]", "'.git' is no path (absolute or starting with ~/) and no preset; presets: guard-project"),
+    ({"sandbox": {"protectedPaths": ["x/guard-project"]}}, "sandbox.protectedPaths[0]", "a path must be absolute or start with ~/, not 'x/guard-project'"),
+    ({"sandbox": {"writablePaths": ["guard-project"]}}, "sandbox.writablePaths[0]", "a path must be absolute or start with ~/, not 'guard-project'"),
+    ({"sandbox": {"nested": "trust"}}, "sandbox.nested", 'must be "refuse" or "trust-outer"'),
+    ({"sandbox": {"observe": "no"}}, "sandbox.observe", "must be true or false"),
+    ({"sandbox": {"environment": ["PATH"]}}, "sandbox.environment", 'must be "all" or "allow-list"'),
+    ({"sandbox": {"environmentAllow": "PATH"}}, "sandbox.environmentAllow", "must be a list of names and beginnings of names, like CARGO_*"),
+    ({"sandbox": {"environmentAllow": ["X", "*"]}}, "sandbox.environmentAllow[1]", 'every variable is what "environment": "all" passes on; name some, like CARGO_*'),
+    ({"sandbox": {"environmentAllow": [""]}}, "sandbox.environmentAllow[0]", "a variable's name is wanted, or the beginning of names like CARGO_*, not ''"),
+    ({"sandbox": {"environmentAllow": ["*_KEY"]}}, "sandbox.environmentAllow[0]", "a variable's name is wanted, or the beginning of names like CARGO_*, not '*_KEY'"),
+    ({"sandbox": {"environmentAllow": ["A=1"]}}, "sandbox.environmentAllow[0]", "a variable's name is wanted, or the beginning of names like CARGO_*, not 'A=1'"),
     ({"audit": {"maxFileBytes": 4095}}, "audit.maxFileBytes", "must be a whole number, 4096 or more"),
     ({"audit": {"maxFileBytes": 5000.5}}, "audit.maxFileBytes", "must be a whole number, 4096 or more"),
     ({"audit": {"maxFileBytes": True}}, "audit.maxFileBytes", "must be a whole number, 4096 or more"),
@@ -168,16 +197,24 @@ def test_values_at_the_bounds_are_allowed(home: Path, value: int) -> None:
     assert load_settings(str(home)) == Settings(audit=AuditSettings(True, value, 100), limits=LimitSettings(86400))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_can_be_configured(home: Path, backend: str) -> None:
+    _write(home, {"sandbox": {"backend": backend}})
+    assert load_settings(str(home)).sandbox.backend == backend
+
+
 UNKNOWN = [
     ({"sandbox": {"allowNetwrok": True}}, "sandbox.allowNetwrok", "unknown key; did you mean sandbox.allowNetwork?"),
     ({"sandbox": {"allow_network": True}}, "sandbox.allow_network", "unknown key; did you mean sandbox.allowNetwork?"),
+    ({"sandbox": {"environmentAllowed": []}}, "sandbox.environmentAllowed", "unknown key; did you mean sandbox.environmentAllow?"),
+    ({"sandbox": {"protectedPath": []}}, "sandbox.protectedPath", "unknown key; did you mean sandbox.protectedPaths?"),
     ({"allowNetwork": False}, "allowNetwork", "unknown key; did you mean sandbox.allowNetwork?"),
     ({"sandbx": {}}, "sandbx", "unknown key; did you mean sandbox?"),
     ({"command_policy": {}}, "command_policy", "unknown key; did you mean commandPolicy?"),
     ({"zzz": 1}, "zzz", "unknown key; known here: commandPolicy, sandbox, audit, limits"),
     ({"audit": {"zzz": 1}}, "audit.zzz", "unknown key; known here: enabled, maxFileBytes, keepFiles"),
     ({"audit": {"\x1b[2J": 1}}, "audit.\\x1b[2J", "unknown key; known here: enabled, maxFileBytes, keepFiles"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "key", "reason"), UNKNOWN, ids=[key for _, key, _ in UNKNOWN])

@@ -10,6 +10,7 @@ import difflib
 import json
 import os
 import pwd
+import re
 from dataclasses import Field, dataclass, field, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 __all__ = [
+    "PRESETS",
     "AuditSettings",
     "LimitSettings",
     "PolicySettings",
@@ -32,7 +34,15 @@ __all__ = [
     "home_directory",
     "load_settings",
     "pattern_problem",
+    "written_home",
 ]
+
+
+#: Words that `sandbox.protectedPaths` may hold in place of a path; `wisp.sandbox.guards` knows what they stand for.
+PRESETS: Final = ("guard-project",)
+
+#: A variable's name, or the beginning of names with a `*` behind it.
+_VARIABLE: Final = re.compile(r"[^=*\0]+\*?")
 
 
 def _camel(name: str) -> str:
@@ -74,6 +84,24 @@ def _path_problem(path: object) -> str:
     return "" if text.startswith(("/", "~/")) else f"a path must be absolute or start with ~/, not {shown(text)!r}"
 
 
+def _protected_problem(path: object) -> str:
+    text = str(path)
+    if not text or text.startswith("~") or "/" in text or "\0" in text:
+        return _path_problem(path)
+    if text in PRESETS:
+        return ""
+    return f"{shown(text)!r} is no path (absolute or starting with ~/) and no preset; presets: {', '.join(PRESETS)}"
+
+
+def _variable_problem(name: object) -> str:
+    text = str(name)
+    if text == "*":
+        return 'every variable is what "environment": "all" passes on; name some, like CARGO_*'
+    if not _VARIABLE.fullmatch(text):
+        return f"a variable's name is wanted, or the beginning of names like CARGO_*, not {shown(text)!r}"
+    return ""
+
+
 def _allows(words: str, problem: Callable[[object], str] | None = None) -> dict[str, object]:
     """Return a field's metadata: what it may be, in words, and a check of each value beyond its type."""
     return {"allowed": words, "problem": problem}
@@ -105,21 +133,30 @@ class SandboxSettings:
     """`sandbox`: what confines a command, and what it may do.
 
     Paths are kept as they were written; the confinement expands `~/` and resolves them. `writable_paths` None means
-    the build caches that exist.
+    the build caches that exist. `protected_paths` may hold a preset's name. `nested` says what to do inside another
+    sandbox that leaves no room for one of wisp's (macOS). `environment_allow` adds to what `allow-list` passes on.
     """
 
     __pydantic_config__: ClassVar[dict[str, object]] = _STRICT
 
     enabled: bool = field(default=True, metadata=_allows("true or false"))
-    backend: Literal["auto", "landlock", "none"] = field(
-        default="auto", metadata=_allows('"auto", "landlock" or "none"')
+    backend: Literal["auto", "bubblewrap", "landlock", "seatbelt", "none"] = field(
+        default="auto", metadata=_allows('"auto", "bubblewrap", "landlock", "seatbelt" or "none"')
     )
     allow_network: bool = field(default=True, metadata=_allows("true or false"))
     writable_paths: tuple[str, ...] | None = field(
         default=None, metadata=_allows("a list of paths, or null for the build caches that exist", _path_problem)
     )
-    protected_paths: tuple[str, ...] = field(default=(), metadata=_allows("a list of paths", _path_problem))
+    protected_paths: tuple[str, ...] = field(
+        default=(), metadata=_allows("a list of paths and presets: guard-project", _protected_problem)
+    )
     require_tier: Literal["A", "B"] | None = field(default=None, metadata=_allows('"A", "B" or null'))
+    nested: Literal["refuse", "trust-outer"] = field(default="refuse", metadata=_allows('"refuse" or "trust-outer"'))
+    observe: bool = field(default=False, metadata=_allows("true or false"))
+    environment: Literal["all", "allow-list"] = field(default="all", metadata=_allows('"all" or "allow-list"'))
+    environment_allow: tuple[str, ...] = field(
+        default=(), metadata=_allows("a list of names and beginnings of names, like CARGO_*", _variable_problem)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +207,17 @@ def home_directory() -> str:
 
     Raises ConfigError for a relative `WISP_HOME`, and where neither `HOME` nor the password database names a home.
     """
+    return real(written_home(), "/")
+
+
+def written_home() -> str:
+    """Return wisp's home as it is written, links and all; raises ConfigError as `home_directory` does."""
     chosen = os.environ.get("WISP_HOME", "")
     if chosen:
         if not chosen.startswith("/"):
             reason = f"must be an absolute path, not {shown(chosen)!r}"
             raise ConfigError("the environment", 0, "WISP_HOME", reason)
-        return real(chosen)
+        return chosen
     home = os.environ.get("HOME", "")
     if not home.startswith("/"):
         try:
@@ -183,7 +225,7 @@ def home_directory() -> str:
         except KeyError:
             reason = f"is not set, and uid {os.getuid()} is not in the password database; set WISP_HOME"
             raise ConfigError("the environment", 0, "HOME", reason) from None
-    return real(os.path.join(home, ".wisp"), "/")
+    return os.path.join(home, ".wisp")
 
 
 def load_settings(home: str | None = None) -> Settings:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -243,3 +245,45 @@ def test_every_root_lies_in_exactly_one_outermost_root(roots: list[str]) -> None
 
     assert all(sum(is_inside(root, one) for one in outermost) == 1 for root in roots)
     assert list(outermost) == [root for root in roots if root in outermost], "in their order"
+
+
+# Protected paths inside roots.
+
+
+def test_what_lies_between_a_root_and_a_protected_path_is_pinned(tmp_path: Path) -> None:
+    (tmp_path / "root" / "inner").mkdir(parents=True)
+    root = str(tmp_path / "root")
+    confinement = Confinement(
+        roots=(root, f"{root}/inner"),
+        protected=(f"{root}/a/b/safe", f"{root}/a/b/safe/below", f"{root}/inner/x/y", str(tmp_path / "beside")),
+    )
+    assert confinement.protected_inside() == (f"{root}/a/b/safe", f"{root}/inner/x/y")
+    assert confinement.pinned() == (f"{root}/a", f"{root}/a/b", f"{root}/inner", f"{root}/inner/x")
+
+
+def test_a_link_in_a_root_on_the_way_to_a_protected_path_is_told(tmp_path: Path) -> None:
+    for name in ("root", "outside"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "root" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "link").symlink_to(tmp_path / "root")
+    confinement = Confinement(
+        roots=(str(tmp_path / "root"),),
+        protected=(str(tmp_path / "link" / "link" / "safe"), str(tmp_path / "link" / "x")),
+    )
+    assert confinement.unheld_links() == (str(tmp_path / "root" / "link"),)
+    assert confinement.protected_inside() == (str(tmp_path / "root" / "x"),)
+    assert replace(confinement, network=False).unheld_links() == confinement.unheld_links()
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_every_step_from_a_root_to_a_protected_path_is_the_root_a_pin_or_the_path(steps: list[list[str]]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        real_root = os.path.realpath(root)
+        confinement = Confinement(roots=(root,), protected=tuple(os.path.join(root, *names) for names in steps))
+        assert confinement.protected_inside()
+        for path in confinement.protected_inside():
+            above = os.path.dirname(path)
+            while above != real_root:
+                assert above in confinement.pinned()
+                above = os.path.dirname(above)
+        assert real_root not in confinement.pinned()

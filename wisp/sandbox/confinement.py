@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from wisp.config import home_directory
+from wisp.config import PRESETS, home_directory, written_home
 from wisp.errors import ConfinementError, DirectoryMissing
 from wisp.realpath import crossed_links, is_inside, real
 
@@ -71,7 +71,9 @@ class Confinement:
     repeats. wisp's own home is always protected. `notes` are lines that a person has to know (a default root that
     could not be trusted, a launch directory too wide to be one), `left_out` the default roots that are not there.
     With `scratch_tmpdir` a runner adds one root, a directory of its own that it makes, names in `TMPDIR` and
-    removes again. Raises ConfinementError for a root that is missing, no directory, or inside a protected path.
+    removes again. `protected_links` is where the links lie that protected paths led through as they were written:
+    whoever may replace one of those leads the path elsewhere. Raises ConfinementError for a root that is missing, no
+    directory, or inside a protected path.
     """
 
     roots: tuple[str, ...] = ()
@@ -80,9 +82,15 @@ class Confinement:
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     scratch_tmpdir: bool = False
+    protected_links: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        protected = _distinct((home_directory(), *(real(path) for path in _paths(self.protected, "protected"))))
+        written = (written_home(), *_paths(self.protected, "protected"))
+        for preset in PRESETS:
+            if preset in written:
+                raise ConfinementError("protected", preset, "a preset belongs into the settings; here paths are wanted")
+        protected = _distinct(real(path) for path in written)
+        links = _distinct((*self.protected_links, *(link for path in written for link in crossed_links(path))))
         roots = _distinct(real(path) for path in _paths(self.roots, "roots"))
         for root in roots:
             reason = _why_no_root(root, protected)
@@ -90,6 +98,7 @@ class Confinement:
                 raise ConfinementError("roots", root, reason)
         object.__setattr__(self, "roots", roots)
         object.__setattr__(self, "protected", protected)
+        object.__setattr__(self, "protected_links", links)
 
     @classmethod
     def default(
@@ -105,18 +114,21 @@ class Confinement:
 
         The roots, in order: the launch directory; `TMPDIR`; the system's temporary directory; the per-user cache;
         `sandbox.writablePaths` or the build caches that exist; then `writable`, a person's own additions. With
-        `read_only` none of these but a scratch `TMPDIR`. Raises ConfinementError naming the key for a configured root
+        `read_only` none of these but a scratch `TMPDIR`. A preset in `sandbox.protectedPaths` stands for what it
+        protects in `directory` now. Raises ConfinementError naming the key for a configured root
         that is missing or cannot be trusted; default ones are left out and noted.
         """
         from wisp.config import SandboxSettings as Defaults  # noqa: PLC0415
 
         settings = settings or Defaults()
         home = user_home()
-        protected = _distinct((home_directory(), *(real(_expand(path, home)) for path in settings.protected_paths)))
+        written = tuple(_expand(path, home) for path in settings.protected_paths if path not in PRESETS)
         wants_network = settings.allow_network if network is None else network
         if read_only:
-            return cls(protected=protected, network=wants_network, scratch_tmpdir=True)
+            return cls(protected=written, network=wants_network, scratch_tmpdir=True)
         launch = _launch_directory(directory)
+        guarded = _guarded(settings.protected_paths, launch)
+        protected = _distinct((home_directory(), *(real(path) for path in (*written, *guarded))))
         wanted = _default_roots(launch, home)
         if settings.writable_paths is None:
             caches = (_Wanted("build cache", _expand(path, home), default=True) for path in BUILD_CACHES)
@@ -126,13 +138,37 @@ class Confinement:
             wanted += [_Wanted(key, _expand(path, home), default=False) for path in settings.writable_paths]
         wanted += [_Wanted("--writable", _absolute(path, launch, home), default=False) for path in writable]
         roots, notes, left_out = _accept(wanted, home, protected)
-        return cls(roots, protected, wants_network, notes, left_out)
+        guarded = tuple(path for path in guarded if _is_in_reach(path, roots))
+        return cls(roots, (*written, *guarded), wants_network, notes, left_out)
 
     def allows_write(self, path: str) -> bool:
         """Return whether a command may write at the real path `path`; device nodes are a matter apart."""
         if any(is_inside(path, guarded) for guarded in self.protected):
             return False
         return any(is_inside(path, root) for root in self.roots)
+
+    def protected_inside(self) -> tuple[str, ...]:
+        """Return the protected paths that lie inside a root, but for those that lie in another of them; sorted."""
+        inside = sorted(path for path in self.protected if any(is_inside(path, root) for root in self.roots))
+        return tuple(path for path in inside if not any(path != other and is_inside(path, other) for other in inside))
+
+    def pinned(self) -> tuple[str, ...]:
+        """Return each directory between an outermost root and a protected path inside it, both left out; sorted.
+
+        Whoever may rename one of them takes the protected path away and may put another one in its place.
+        """
+        found = set[str]()
+        roots = self.outermost_roots()
+        for path in self.protected_inside():
+            above = os.path.dirname(path)
+            while above not in roots:
+                found.add(above)
+                above = os.path.dirname(above)
+        return tuple(sorted(found))
+
+    def unheld_links(self) -> tuple[str, ...]:
+        """Return the links on the way to a protected path that a command could replace: those inside a root."""
+        return tuple(link for link in self.protected_links if any(is_inside(link, root) for root in self.roots))
 
     def outermost_roots(self) -> tuple[str, ...]:
         """Return the roots that lie in no other root: what a backend has to open. The order is kept."""
@@ -183,6 +219,21 @@ def _absolute(path: str | os.PathLike[str], base: str, home: str) -> str:
 
 def _launch_directory(directory: str | os.PathLike[str] | None) -> str:
     return current_directory() if directory is None else real(directory)
+
+
+def _guarded(protected_paths: Iterable[str], launch: str) -> tuple[str, ...]:
+    """Return what the presets among `protected_paths` stand for in the launch directory."""
+    presets = [path for path in protected_paths if path in PRESETS]
+    if not presets:
+        return ()
+    from wisp.sandbox.guards import guarded_paths  # noqa: PLC0415
+
+    return tuple(path for preset in presets for path in guarded_paths(preset, launch))
+
+
+def _is_in_reach(path: str, roots: Sequence[str]) -> bool:
+    """Return whether a command could write at `path`, or lead it elsewhere by a link on its way."""
+    return any(is_inside(place, root) for place in (real(path), *crossed_links(path)) for root in roots)
 
 
 def _default_roots(launch: str, home: str) -> list[_Wanted]:
