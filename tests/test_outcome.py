@@ -58,7 +58,8 @@ def test_json_holds_everything_under_the_names_of_the_audit_record() -> None:
         stdout="ä\ud800",
         layers=("landlock", "seccomp"),
         refusal=Refusal("refused", "outside", "path", ("/x",), "Permission denied", "quoted"),
-        denials=(Denial("openat", "/x", "EACCES"),),
+        denials=(Denial("create", "/x", "openat", 7, "touch", count=2),),
+        denials_lost=3,
         model_note="sandbox: …",
         person_note="· …",
         left_behind="a daemon",
@@ -87,7 +88,18 @@ def test_json_holds_everything_under_the_names_of_the_audit_record() -> None:
             "phrase": "Permission denied",
             "shape": "quoted",
         },
-        "denials": [{"operation": "openat", "target": "/x", "errno": "EACCES"}],
+        "denials": [
+            {
+                "operation": "create",
+                "target": "/x",
+                "errno": "EPERM",
+                "call": "openat",
+                "pid": 7,
+                "program": "touch",
+                "count": 2,
+            }
+        ],
+        "denialsLost": 3,
         "note": "sandbox: …",
         "leftBehind": "a daemon",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Cause", "Denial", "Evidence", "Origin", "Outcome", "Refusal", "RefusalVerdict"]
+__all__ = ["Cause", "Denial", "Evidence", "Operation", "Origin", "Outcome", "Refusal", "RefusalVerdict"]
 
 Origin = Literal["model", "person"]
 RefusalVerdict = Literal["refused", "not-the-sandbox", "guess"]
@@ -17,13 +17,42 @@ Evidence = Literal["kernel", "path", "text"]
 Cause = Literal["outside", "protected", "across-roots", "inside", "own-permissions", "read", "no-path", "network"]
 
 
+#: What a command was refused. On a file: its data (`write`), its place in a directory (`create`, `remove`, `rename`,
+#: `link`), its metadata (`mode`, `owner`, `times`, `attributes` with access lists, `flags` as chattr sets them).
+Operation = Literal[
+    "write",
+    "create",
+    "remove",
+    "rename",
+    "link",
+    "mode",
+    "owner",
+    "times",
+    "attributes",
+    "flags",
+    "connect",
+    "socket",
+    "signal",
+    "mount",
+    "terminal",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """One operation that the kernel refused, as an observer saw it: `target` is a real path, a port or a process."""
+    """One operation that was refused, as the observer saw it.
 
-    operation: str
+    `target` is a real path, a `family/type` of socket, or the number of a process as the command wrote it. `call` is
+    the kernel's name of the call, `pid` and `program` the process that made it, `count` how often it did.
+    """
+
+    operation: Operation
     target: str
-    errno: str
+    call: str
+    pid: int
+    program: str
+    errno: str = "EPERM"
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +93,8 @@ class Outcome:
     layers: tuple[str, ...] = ()
     refusal: Refusal | None = None
     denials: tuple[Denial, ...] = ()
+    #: How many may be missing from `denials`: there were too many, or a call could not be read (other layers decided).
+    denials_lost: int = 0
     model_note: str = ""
     person_note: str = ""
     left_behind: str = ""
@@ -118,7 +149,19 @@ class Outcome:
             "sandbox": self.confined,
             "layers": list(self.layers),
             "refusal": refusal,
-            "denials": [{"operation": one.operation, "target": one.target, "errno": one.errno} for one in self.denials],
+            "denials": [
+                {
+                    "operation": one.operation,
+                    "target": one.target,
+                    "errno": one.errno,
+                    "call": one.call,
+                    "pid": one.pid,
+                    "program": one.program,
+                    "count": one.count,
+                }
+                for one in self.denials
+            ],
+            "denialsLost": self.denials_lost,
             "note": self.model_note,
             "leftBehind": self.left_behind,
         }
