@@ -25,19 +25,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wisp import Confinement, Runner, __version__
-from wisp.sandbox.backend import Enforcer
+from wisp.sandbox.backend import Backend, Enforcer
+from wisp.sandbox.choose import backend_named
+from wisp.sandbox.launch import environment_of
 from wisp.sandbox.process import Tail, supervise
 
 MIB = 1 << 20
+#: The backend under test, once it is known.
+CHOSEN: list[Backend] = []
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300, help="rounds of the small arms (default 300)")
     parser.add_argument("--only", default="", help="sections to run, comma separated (default: all)")
+    parser.add_argument("--backend", default="auto", help="what confines: auto, bubblewrap or landlock (default auto)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as well")
     given = parser.parse_args()
     chosen = set(filter(None, given.only.split(",")))
+    CHOSEN.append(backend_named(given.backend))
     machine = describe_machine()
     print("\n".join(f"{key:10} {value}" for key, value in machine.items()))
     results: dict[str, object] = {"machine": machine}
@@ -57,6 +63,7 @@ def describe_machine() -> dict[str, str]:
         "python": f"{platform.python_version()} ({sys.executable})",
         "kernel": platform.release(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "backend": CHOSEN[0].name,
         "user": "root" if os.geteuid() == 0 else "ordinary",
         "load": f"{os.getloadavg()[0]:.2f}",
     }
@@ -96,9 +103,9 @@ def spawn(rounds: int) -> object:
 
 
 def spawn_arms(root: str) -> dict[str, Callable[[], object]]:
-    confined = Runner(Confinement(roots=(root,)), backend="landlock", audit=False)
-    offline = Runner(Confinement(roots=(root,), network=False), backend="landlock", audit=False)
-    whole = Runner(Confinement(roots=(root,)), backend="landlock")
+    confined = Runner(Confinement(roots=(root,)), backend=CHOSEN[0], audit=False)
+    offline = Runner(Confinement(roots=(root,), network=False), backend=CHOSEN[0], audit=False)
+    whole = Runner(Confinement(roots=(root,)), backend=CHOSEN[0])
     enforcer = confined._prepared()  # noqa: SLF001 - the spawn alone, without policy, audit and refusal check
     arms: dict[str, Callable[[], object]] = {
         "bare": bare,
@@ -118,7 +125,7 @@ def confined_spawn(held: Enforcer, root: str) -> None:
         err_reader, err_writer = os.pipe()
         null = os.open(os.devnull, os.O_RDONLY)
         process = slot.spawn(
-            ["/bin/sh", "-c", ":"], cwd=root, env=os.environb, stdin=null, stdout=out_writer, stderr=err_writer
+            ["/bin/sh", "-c", ":"], cwd=root, env=environment_of(None), stdin=null, stdout=out_writer, stderr=err_writer
         )
         for descriptor in (out_writer, err_writer, null):
             os.close(descriptor)
@@ -134,11 +141,9 @@ def confined_spawn(held: Enforcer, root: str) -> None:
 
         supervise(
             process,
-            slot,
             {out_reader: take_out, err_reader: take_err},
             timeout=None,
             stop=None,
-            guarantee=held.ends_leftovers,
         )
 
 
@@ -198,12 +203,12 @@ def output(rounds: int) -> object:
         ),
         "Runner.run": (
             "from wisp import Runner, Confinement\n"
-            f"r = Runner(Confinement(), backend='landlock', audit=False); r.run(':')\n"
+            f"r = Runner(Confinement(), backend={CHOSEN[0].name!r}, audit=False); r.run(':')\n"
             f"BEFORE()\nassert r.run({line!r}, timeout=None).truncated"
         ),
         "Runner.run, on the error stream": (
             "from wisp import Runner, Confinement\n"
-            f"r = Runner(Confinement(), backend='landlock', audit=False); r.run(':')\n"
+            f"r = Runner(Confinement(), backend={CHOSEN[0].name!r}, audit=False); r.run(':')\n"
             f"BEFORE()\nassert r.run({(line + ' >&2; exit 1')!r}, timeout=None).truncated"
         ),
     }.items():
@@ -237,7 +242,7 @@ def files(rounds: int) -> object:
     argv = [sys.executable, "-I", "-S", "-c", program]
     with (
         tempfile.TemporaryDirectory() as root,
-        Runner(Confinement(roots=(root,)), backend="landlock", audit=False) as runner,
+        Runner(Confinement(roots=(root,)), backend=CHOSEN[0], audit=False) as runner,
     ):
         return interleave(
             {
@@ -257,7 +262,7 @@ def roots(rounds: int) -> object:
             for path in paths:
                 path.mkdir()
             confinement = Confinement(roots=tuple(map(str, paths)))
-            runner = Runner(confinement, backend="landlock", audit=False)
+            runner = Runner(confinement, backend=CHOSEN[0], audit=False)
             started = time.perf_counter()
             runner.run(":")
             print(f"  {count:5} roots: first command {1e3 * (time.perf_counter() - started):8.2f} ms")

@@ -8,7 +8,7 @@
     ├── PolicyDenied         a policy pattern refused the line; nothing was run
     ├── DirectoryMissing     the directory to run in is not there; nothing was run
     ├── LaunchFailed         the program could not be started; nothing was run
-    ├── StatusLost           the command ran, but its exit status was taken by somebody else
+    ├── StatusLost           the command ran, but its exit status cannot be known
     └── ProbeError           a probe file is wrong
 
 Each class builds its message from its typed attributes, in one place, and survives pickling (pytest-xdist sends
@@ -140,19 +140,23 @@ class LaunchFailed(WispError):
 
 
 class StatusLost(WispError):
-    """The command ran and is over, but another part of this process took its exit status.
+    """The command was started and is over, but its exit status is not known. It is not run again.
 
-    Whose fault: a process that ignores SIGCHLD or waits for any child. Wait for your own children by pid.
+    By default another part of this process took it: a process that ignores SIGCHLD or waits for any child. `reason`
+    says otherwise.
     """
 
-    def __init__(self, pid: int) -> None:
-        super().__init__(pid)
-        self.pid = pid
+    def __init__(self, pid: int, reason: str = "") -> None:
+        super().__init__(pid, reason)
+        self.pid, self.reason = pid, reason
 
     @staticmethod
     def _message(*facts: object) -> str:
+        pid, reason = facts
+        if reason:
+            return f"the command was started, and its exit status is not known: {reason}"
         return (
-            f"the exit status of the command (process {facts[0]}) was taken by this process itself: it ignores SIGCHLD "
+            f"the exit status of the command (process {pid}) was taken by this process itself: it ignores SIGCHLD "
             "or waits for any child; wait for your own children by pid instead"
         )
 

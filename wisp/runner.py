@@ -10,7 +10,6 @@ the refusal check changes only what is said.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import secrets
 import shlex
@@ -18,20 +17,21 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from wisp.command.policy import Policy
 from wisp.config import Settings, home_directory, load_settings
-from wisp.errors import PolicyDenied, SandboxUnavailable, UsageError
+from wisp.errors import PolicyDenied, UsageError
 from wisp.outcome import Outcome, Refusal
 from wisp.refusal.excerpt import Watch
+from wisp.sandbox.call import Call, Timeout
 from wisp.sandbox.choose import backend_named, require_tier
 from wisp.sandbox.confinement import Confinement, current_directory, user_home
-from wisp.sandbox.launch import environment_of, existing_directory, launch
+from wisp.sandbox.environment import PassedOn
+from wisp.sandbox.held import Held
+from wisp.sandbox.launch import existing_directory, launch
+from wisp.sandbox.observation import Observation
 from wisp.sandbox.process import Finished
-from wisp.sandbox.scratch import Scratch
 from wisp.sandbox.stop import Stop
 from wisp.sandbox.streams import Passthrough, Streams
 from wisp.sandbox.tail import Tail
@@ -48,10 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["Passthrough", "Runner", "capability"]
 
 _SHELL: Final = "/bin/sh"
-#: Threads that `run_async` may keep busy at once; further calls wait their turn.
-_MOST_ASYNC: Final = 64
-
-Timeout = float | Literal["default"] | None
 
 
 def capability(backend: str | None = None) -> Capability:
@@ -68,8 +64,9 @@ class Runner:
 
     With no argument: the default confinement for the current directory, the backend and settings of `config.json`,
     and an audit log in wisp's home. `backend` is a name or a backend. `audit` False writes no log. Safe to use from
-    several threads; use it as a context manager, or `close` it. Raises ConfigError and ConfinementError when it is
-    made; the sandbox itself is set up by the first run.
+    several threads; use it as a context manager, or `close` it. `observe` lists what each command was refused in
+    `Outcome.denials`, at a cost; None is what `sandbox.observe` says. Raises ConfigError and ConfinementError when it
+    is made; the sandbox itself is set up by the first run.
     """
 
     def __init__(
@@ -80,6 +77,7 @@ class Runner:
         settings: Settings | None = None,
         audit: AuditLog | bool = True,
         session: str | None = None,
+        observe: bool | None = None,
     ) -> None:
         self._settings = load_settings() if settings is None else settings
         self.directory = current_directory()
@@ -88,25 +86,28 @@ class Runner:
             if confinement is None
             else confinement
         )
-        self._backend = self._choose(backend)
+        self._backend = self._choose(backend, observe=observe)
         self._audit = self._open_audit(audit)
         self.session = session or secrets.token_hex(8)
         self._given = self.confinement
         # Not at the first run: a pattern that does not compile is an error of the start.
         self._policy = Policy(self._settings.command_policy.deny, self._settings.command_policy.allow)
+        self._passed_on = PassedOn.of(self._settings.sandbox.environment, self._settings.sandbox.environment_allow)
         self._lock = threading.Lock()
-        self._held = _Held()
+        self._held = Held()
         # A program that forgets to close a runner leaves neither threads nor a scratch directory behind.
-        self._finalizer = weakref.finalize(self, _Held.release, self._held)
+        self._finalizer = weakref.finalize(self, Held.release, self._held)
         _RUNNERS.add(self)
 
-    def _choose(self, backend: Backend | str | None) -> Backend:
+    def _choose(self, backend: Backend | str | None, *, observe: bool | None) -> Backend:
         if backend is not None and not isinstance(backend, str):
             return backend
         configured = self._settings.sandbox
         if backend is None:
             backend = configured.backend if configured.enabled else "none"
-        chosen = backend_named(backend)
+        if observe is None:
+            observe = configured.observe and backend != "none"
+        chosen = backend_named(backend, observe=observe, nested=configured.nested)
         require_tier(chosen, configured.require_tier)
         return chosen
 
@@ -153,12 +154,13 @@ class Runner:
 
         `cwd` is the directory it starts in (default: where the runner was made) and never widens what it may do.
         `timeout` is in seconds; by default a model's command has the configured one and a person's has none.
-        `env` replaces the environment. `max_output` is how many bytes of the end of each stream are kept.
+        `env` replaces the environment, and `sandbox.environment` with it; only variables like WISP_API_KEY, wisp's own
+        keys by their name, are never passed on. `max_output` is how many bytes of the end of each stream are kept.
 
         Raises, before anything has run: PolicyDenied, SandboxUnavailable, LaunchFailed, UsageError.
         """
         argv = [_SHELL, "-c", line]
-        return self._run(_Call(argv, line, cwd, origin, timeout, stop, env, max_output, passthrough))
+        return self._run(Call(argv, line, cwd, origin, timeout, stop, env, max_output, passthrough))
 
     def run_argv(
         self,
@@ -176,7 +178,7 @@ class Runner:
         if isinstance(argv, str) or not argv:
             raise UsageError("a program and its arguments are wanted, as a list that is not empty")
         line = shlex.join(argv)
-        return self._run(_Call(list(argv), line, cwd, origin, timeout, stop, env, max_output, passthrough))
+        return self._run(Call(list(argv), line, cwd, origin, timeout, stop, env, max_output, passthrough))
 
     async def run_async(
         self,
@@ -192,9 +194,7 @@ class Runner:
         """Run `line` as `run` does, without blocking the event loop. Cancelling ends the command first."""
         handle = stop if stop is not None else Stop()
         with self._lock:
-            if self._held.pool is None:
-                self._held.pool = ThreadPoolExecutor(_MOST_ASYNC, thread_name_prefix="wisp-run")
-            future = self._held.pool.submit(
+            future = self._held.pool().submit(
                 self.run, line, cwd=cwd, origin=origin, timeout=timeout, stop=handle, env=env, max_output=max_output
             )
         waiting = asyncio.wrap_future(future)
@@ -209,9 +209,9 @@ class Runner:
     def close(self) -> None:
         """Give back threads, descriptors and the scratch directory. A later run sets them up again."""
         with self._lock:
-            held, self._held = self._held, _Held()
+            held, self._held = self._held, Held()
             self._finalizer.detach()
-            self._finalizer = weakref.finalize(self, _Held.release, self._held)
+            self._finalizer = weakref.finalize(self, Held.release, self._held)
             self.confinement = self._given
         held.release()
         if self._audit is not None:
@@ -228,25 +228,15 @@ class Runner:
     def _prepared(self) -> Enforcer:
         """Return the enforcer, set up once."""
         with self._lock:
-            held = self._held
-            if held.enforcer is None:
-                if self._given.scratch_tmpdir:
-                    held.scratch = held.scratch or self._make_scratch()
-                    roots = (*self._given.roots, held.scratch.path)
-                    self.confinement = replace(self._given, roots=roots, scratch_tmpdir=False)
-                held.enforcer = self._backend.prepare(self.confinement)
-            return held.enforcer
+            if self._held.enforcer is not None:
+                return self._held.enforcer
+            enforcer, self.confinement = self._held.prepare(self._backend, self._given)
+            return enforcer
 
-    def _make_scratch(self) -> Scratch:
-        try:
-            return Scratch()
-        except OSError as error:
-            raise SandboxUnavailable(self.backend, f"no scratch TMPDIR can be made ({error})") from None
-
-    def _run(self, call: _Call) -> Outcome:
+    def _run(self, call: Call) -> Outcome:
         if any("\0" in word for word in call.argv):
             raise UsageError("a command cannot hold a NUL byte")
-        seconds, limit = self._seconds(call), self._limit(call)
+        seconds, limit = call.seconds(self._settings.limits), call.kept_bytes(self._settings.limits)
         directory = existing_directory(call.cwd, self.directory)
         self._clear(call, directory)
         enforcer = self._prepared()
@@ -285,31 +275,14 @@ class Runner:
             self._audit.append(build_record("command.outcome", details, session=self.session))
         return outcome
 
-    def _seconds(self, call: _Call) -> float | None:
-        """Return after how many seconds the command is ended, or None. Raises UsageError."""
-        if call.timeout == "default":
-            return self._settings.limits.command_timeout_seconds if call.origin == "model" else None
-        if call.timeout is None or call.timeout == math.inf:
-            return None
-        if not call.timeout > 0:  # also what is not a number (NaN)
-            raise UsageError("`timeout` is a number of seconds above 0, or None")
-        return call.timeout
-
-    def _limit(self, call: _Call) -> int:
-        """Return how many bytes of each stream are kept. Raises UsageError."""
-        limit = self._settings.limits.command_max_output_bytes if call.max_output is None else call.max_output
-        if limit < 0:
-            raise UsageError("`max_output` is a number of bytes, 0 or more")
-        return limit
-
-    def _environment(self, call: _Call) -> dict[bytes, bytes]:
-        environment = environment_of(call.env)
+    def _environment(self, call: Call) -> dict[bytes, bytes]:
+        environment = call.environment(self._passed_on)
         environment[b"WISP_SANDBOX"] = os.fsencode(self.backend)
         if self._held.scratch is not None:
             environment[b"TMPDIR"] = os.fsencode(self._held.scratch.path)
         return environment
 
-    def _clear(self, call: _Call, directory: str) -> None:
+    def _clear(self, call: Call, directory: str) -> None:
         """Raise PolicyDenied when the policy refuses the line; audited."""
         decision = self._policy.decide(call.line)
         if not decision.allowed:
@@ -317,7 +290,7 @@ class Runner:
             raise PolicyDenied(decision.reason, decision.rule)
 
     def _note_decision(
-        self, call: _Call, directory: str, verdict: Literal["allowed", "denied"], reason: str | None = None
+        self, call: Call, directory: str, verdict: Literal["allowed", "denied"], reason: str | None = None
     ) -> None:
         if self._audit is None:
             return
@@ -361,6 +334,7 @@ class Runner:
         layers: tuple[str, ...],
         refusal: Refusal | None,
     ) -> Outcome:
+        seen = finished.observation or Observation()
         model = person = ""
         if refusal is not None:
             from wisp.refusal.note import model_note, person_note  # noqa: PLC0415
@@ -382,40 +356,9 @@ class Runner:
             model_note=model,
             person_note=person,
             left_behind=finished.left_behind,
+            denials=seen.denials,
+            denials_lost=seen.lost,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """What was asked for; see `Runner.run`."""
-
-    argv: list[str]
-    line: str
-    cwd: str | os.PathLike[str] | None
-    origin: Origin
-    timeout: Timeout
-    stop: Stop | None
-    env: Mapping[str, str] | None
-    max_output: int | None
-    passthrough: Passthrough | None
-
-
-class _Held:
-    """What a runner holds until it is closed."""
-
-    def __init__(self) -> None:
-        self.enforcer: Enforcer | None = None
-        self.scratch: Scratch | None = None
-        self.pool: ThreadPoolExecutor | None = None
-
-    def release(self) -> None:
-        """Give all of it back."""
-        if self.pool is not None:
-            self.pool.shutdown(wait=False, cancel_futures=True)
-        if self.enforcer is not None:
-            self.enforcer.close()
-        if self.scratch is not None:
-            self.scratch.remove()
 
 
 _RUNNERS: Final[weakref.WeakSet[Runner]] = weakref.WeakSet()
@@ -425,7 +368,7 @@ def _after_fork() -> None:
     """Give each runner in a forked child a lock that nobody holds and no threads that are not there."""
     for runner in list(_RUNNERS):
         runner._lock = threading.Lock()  # noqa: SLF001 - one mechanism in two halves
-        runner._held.pool = None  # noqa: SLF001
+        runner._held.forget_threads()  # noqa: SLF001
 
 
 os.register_at_fork(after_in_child=_after_fork)

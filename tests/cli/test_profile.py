@@ -29,7 +29,7 @@ def parsed(done: subprocess.CompletedProcess[bytes], status: int = 0) -> dict[st
 
 
 def test_the_json_has_the_roots_rights_and_layers_of_the_run(wisp: Wisp, wisp_home: Path) -> None:
-    found = parsed(wisp("profile", "--json"))
+    found = parsed(wisp("profile", "--json", "--backend", "landlock"))
     roots, layers, limits = found["roots"], found["layers"], found["limits"]
     assert found == {
         "schema": 1,
@@ -52,12 +52,12 @@ def test_the_json_has_the_roots_rights_and_layers_of_the_run(wisp: Wisp, wisp_ho
     assert all(layer.keys() == {"name", "state", "detail"} for layer in layers)
     assert isinstance(limits, list)
     assert all(limit.keys() == {"name", "because"} for limit in limits)
-    used = json.loads(wisp("run", "--json", "true").stdout)["layers"]
+    used = json.loads(wisp("run", "--json", "--backend", "landlock", "true").stdout)["layers"]
     assert set(used) <= {layer["name"] for layer in layers if layer["state"] == "yes"}
 
 
 def test_the_lines_hold_a_heading_each(wisp: Wisp, wisp_home: Path) -> None:
-    done = wisp("profile")
+    done = wisp("profile", "--backend", "landlock")
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.decode().splitlines()
     found = {line[:10].rstrip(): line[11:] for line in lines if line[:10].strip()}
@@ -103,13 +103,13 @@ def test_no_sandbox_says_so(wisp: Wisp) -> None:
 def test_what_cannot_be_held_is_exit_status_1_with_the_reason(wisp: Wisp) -> None:
     inside = wisp.directory / "wisp-home"
     env = {"WISP_HOME": str(inside)}
-    found = parsed(wisp("profile", "--json", env=env), 1)
+    found = parsed(wisp("profile", "--json", "--backend", "landlock", env=env), 1)
     assert (found["runs"], found["confined"]) == (False, False)
     assert f"the protected path {inside} lies inside the writable root {wisp.directory}" in str(found["reason"])
-    done = wisp("profile", env=env)
+    done = wisp("profile", "--backend", "landlock", env=env)
     assert done.returncode == 1
     assert b"\n           nothing would be run: " in done.stdout
-    assert wisp("run", "true", env=env).returncode == 125
+    assert wisp("run", "--backend", "landlock", "true", env=env).returncode == 125
 
 
 def test_the_home_directory_is_left_out_and_the_reason_is_there(wisp: Wisp, outside: Path) -> None:

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wisp.doctor.exposed import SocketKind, Viewpoint, find_exposed, is_reachable, named_paths, socket_kinds
+from wisp.doctor.exposed import find_exposed, is_reachable
 from wisp.doctor.report import Exposure
 from wisp.sandbox.capability import Capability
+from wisp.sandbox.sockets import SocketKind, Viewpoint, named_paths, socket_kinds
 
 _KINDS = socket_kinds()
 

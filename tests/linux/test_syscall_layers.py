@@ -210,7 +210,7 @@ def _with_landlock_answer(number: int, program: str) -> subprocess.CompletedProc
 def test_why_there_is_no_landlock_is_told_apart(number: int, state: str, advice: str) -> None:
     program = (
         "from wisp import capability, Runner, Confinement, SandboxUnavailable\n"
-        "c = capability(); print(c.tier, c.layers[0].state)\n"
+        "c = capability('landlock'); print(c.tier, c.layers[0].state)\n"
         "try: Runner(Confinement(), backend='landlock', audit=False).run('echo ran')\n"
         "except SandboxUnavailable as e: print(e)\n"
     )

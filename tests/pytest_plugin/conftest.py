@@ -140,7 +140,7 @@ def no_sandbox(pytester: pytest.Pytester) -> str:
         from wisp._pytest_plugin import ground
         from wisp.sandbox.landlock import LandlockBackend
 
-        ground.backend_named = lambda name: LandlockBackend(abi=1)
+        ground.backend_named = lambda name, **_: LandlockBackend(abi=1)
         """
     )
     return LandlockBackend(abi=1).capability().reason

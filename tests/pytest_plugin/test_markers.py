@@ -157,7 +157,7 @@ def test_a_worker_that_lacks_what_is_required_fails_the_test_instead_of_skipping
         def pytest_configure(config):
             if hasattr(config, "workerinput"):
                 from wisp.sandbox.landlock import LandlockBackend
-                ground.backend_named = lambda name: LandlockBackend(abi=1)
+                ground.backend_named = lambda name, **_: LandlockBackend(abi=1)
         """
     )
     marked(pytester, "'backend'")

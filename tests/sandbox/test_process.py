@@ -19,7 +19,8 @@ import pytest
 
 from wisp.errors import StatusLost
 from wisp.sandbox import leftovers, process
-from wisp.sandbox.backend import Enforcer
+from wisp.sandbox.backend import Backend, Enforcer
+from wisp.sandbox.bubblewrap import BubblewrapBackend
 from wisp.sandbox.confinement import Confinement
 from wisp.sandbox.landlock import LandlockBackend
 from wisp.sandbox.leader import Leader
@@ -118,15 +119,25 @@ class Runs:
 
 
 def make(backend: str, root: Path) -> Iterator[Runs]:
-    chosen = LandlockBackend() if backend == "landlock" else UnconfinedBackend()
-    enforcer: Enforcer = chosen.prepare(Confinement(roots=(str(root),)))
+    backends: dict[str, Backend] = {
+        "bubblewrap": BubblewrapBackend(),
+        "landlock": LandlockBackend(),
+        "none": UnconfinedBackend(),
+    }
+    enforcer = backends[backend].prepare(Confinement(roots=(str(root),)))
     yield Runs(enforcer, root)
     enforcer.close()
 
 
-@pytest.fixture(params=[pytest.param("landlock", marks=pytest.mark.wisp_requires("landlock")), "none"])
+SANDBOXES = [
+    pytest.param("bubblewrap", marks=pytest.mark.wisp_requires("namespaces")),
+    pytest.param("landlock", marks=pytest.mark.wisp_requires("landlock")),
+]
+
+
+@pytest.fixture(params=[*SANDBOXES, "none"])
 def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
-    """Runs lines under Landlock, and again without a sandbox: supervision is the same."""
+    """Runs lines in a lane, under Landlock, and without a sandbox: supervision is the same."""
     yield from make(request.param, tmp_path)
 
 
@@ -414,7 +425,7 @@ import os, wisp.sandbox.landlock, wisp.refusal.excerpt
 from wisp import Confinement, Runner
 from wisp.config import Settings
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-with Runner(Confinement(roots=({str(place)!r},)), audit=False, settings=Settings()) as runner:
+with Runner(Confinement(roots=({str(place)!r},)), backend='landlock', audit=False, settings=Settings()) as runner:
     outcome = runner.run({f'{shared_python} -c "{daemon}" & until [ -s pid ]; do sleep 0.01; done'!r}, cwd={str(place)!r})
     print(os.path.exists("/proc/1"), outcome.exit_status, repr(outcome.left_behind))
 """

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wisp.sandbox.seccomp import IO_URING, build_filter
+from wisp.sandbox.seccomp import CLONE3, IO_URING, NAMESPACES, build_filter
 from wisp.sandbox.syscalls import AUDIT_ARCH, Numbers
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
@@ -30,7 +30,7 @@ class Call:
 
 
 def decide(program: bytes, call: Call, table: Numbers) -> int:
-    """Return what the program answers; only the four instructions that it may hold."""
+    """Return what the program answers; only the five instructions that it may hold."""
     padded = (*call.arguments, 0, 0, 0, 0, 0, 0)[:6]
     arch = table.audit_arch if call.arch is None else call.arch
     data = struct.pack("<IIQ6Q", call.number & 0xFFFFFFFF, arch, 0, *padded)
@@ -45,6 +45,8 @@ def decide(program: bytes, call: Call, table: Numbers) -> int:
             at += yes if accumulator == value else no
         elif operation == 0x35:
             at += yes if accumulator >= value else no
+        elif operation == 0x45:
+            at += yes if accumulator & value else no
         elif operation == 0x06:
             return int(value)
         else:
@@ -128,18 +130,51 @@ def test_a_file_is_not_opened_by_its_handle(machine: str) -> None:
     assert decide(build_filter(table, network=True), Call(table.open_by_handle_at), table) == EPERM
 
 
+@MACHINES
+def test_in_a_lane_no_namespace_is_made_or_entered(machine: str) -> None:
+    table = AUDIT_ARCH[machine]
+    lane, plain = (build_filter(table, network=True, namespaces=allowed) for allowed in (False, True))
+    single = [1 << bit for bit in range(32) if NAMESPACES >> bit & 1]
+    assert len(single) == 7
+    for flag in single:
+        for number in (table.clone, table.unshare):
+            for more in (0, 17, 1 << 32):
+                assert decide(lane, Call(number, (flag | more,)), table) == EPERM
+                assert decide(plain, Call(number, (flag | more,)), table) == ALLOW
+    assert decide(lane, Call(table.unshare, (0x80,)), table) == EPERM, "a time namespace"
+    for number in (table.setns, table.bpf, table.perf_event_open):
+        assert decide(lane, Call(number), table) == EPERM
+        assert decide(plain, Call(number), table) == ALLOW
+    assert decide(lane, Call(CLONE3), table) == ENOSYS
+    assert decide(plain, Call(CLONE3), table) == ALLOW
+
+
+@MACHINES
+def test_in_a_lane_processes_and_threads_are_made_as_ever(machine: str) -> None:
+    table = AUDIT_ARCH[machine]
+    lane = build_filter(table, network=True, namespaces=False)
+    fork, vfork, thread = 0x01200011, 0x4111, 0x003D0F00
+    for flags in (fork, vfork, thread, 0x80 | 17):  # the low byte is the number of a signal
+        assert decide(lane, Call(table.clone, (flags,)), table) == ALLOW
+    assert decide(lane, Call(table.unshare, (0x600,)), table) == ALLOW  # CLONE_FS | CLONE_FILES
+
+
 @given(
     st.sampled_from(sorted(AUDIT_ARCH)),
+    st.booleans(),
     st.booleans(),
     st.integers(0, 0xFFFFFFFF),
     st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6),
 )
 def test_every_call_gets_an_answer_and_the_filter_refuses_nothing_else(
-    machine: str, network: bool, number: int, arguments: list[int]
+    machine: str, network: bool, namespaces: bool, number: int, arguments: list[int]
 ) -> None:
     table = AUDIT_ARCH[machine]
-    answer = decide(build_filter(table, network=network), Call(number, tuple(arguments)), table)
+    program = build_filter(table, network=network, namespaces=namespaces)
+    answer = decide(program, Call(number, tuple(arguments)), table)
     touched = {*IO_URING, table.open_by_handle_at, table.ioctl, table.prlimit64, table.socket, table.socketpair}
+    if not namespaces:
+        touched |= {CLONE3, table.clone, table.unshare, table.setns, table.bpf, table.perf_event_open}
     if number not in touched and not (machine == "x86_64" and number >= 0x40000000):
         assert answer == ALLOW
     assert answer in {ALLOW, EPERM, ENOSYS}

@@ -44,7 +44,10 @@ _WIDEST: Final = 100
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.option("--list", "as_list", is_flag=True, help="Name the probes instead of running them.")
 @click.option("--strict", is_flag=True, help="Exit with 3 for every probe that is inconclusive or skipped.")
-@click.option("--backend", metavar="NAME", help="What confines: auto, landlock, or none.")
+@click.option("--backend", metavar="NAME", help="What confines: auto, bubblewrap, landlock, seatbelt or none.")
+@click.option(
+    "--pretend-abi", type=click.IntRange(0, 99), metavar="N", help="As on a kernel with Landlock interface N."
+)
 @click.option("--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="Probes to run side by side.")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 def doctor(
@@ -55,6 +58,7 @@ def doctor(
     as_list: bool,
     strict: bool,
     backend: str | None,
+    pretend_abi: int | None,
     jobs: int,
     ids: tuple[str, ...],
 ) -> int:
@@ -85,6 +89,7 @@ def doctor(
                 wanted,
                 selection=selection,
                 backend=backend,
+                abi=pretend_abi,
                 more_checks=(readable,),
                 jobs=jobs,
                 on_result=tell,

@@ -21,7 +21,7 @@ __all__ = ["profile"]
 @click.option("--network", type=click.Choice(["on", "off"]), help="With or without a network (default: configured).")
 @click.option("--writable", multiple=True, metavar="PATH", help="One more directory to write under; repeatable.")
 @click.option("--read-only", is_flag=True, help="Write nowhere but in a scratch TMPDIR.")
-@click.option("--backend", metavar="NAME", help="What confines: auto, landlock, or none.")
+@click.option("--backend", metavar="NAME", help="What confines: auto, bubblewrap, landlock, seatbelt or none.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def profile(
     *, network: str | None, writable: tuple[str, ...], read_only: bool, backend: str | None, as_json: bool

@@ -44,7 +44,12 @@ _FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUI
 @click.option("--network", type=click.Choice(["on", "off"]), help="With or without a network (default: configured).")
 @click.option("--writable", multiple=True, metavar="PATH", help="One more directory to write under; repeatable.")
 @click.option("--read-only", is_flag=True, help="Write nowhere but in a scratch TMPDIR.")
-@click.option("--backend", metavar="NAME", help="What confines: auto, landlock, or none (no sandbox at all).")
+@click.option(
+    "--backend",
+    metavar="NAME",
+    help="What confines: auto, bubblewrap, landlock, seatbelt, or none (no sandbox at all).",
+)
+@click.option("--explain", is_flag=True, help="List each thing that the command was refused, also where it hid that.")
 @click.option("--tty", is_flag=True, help="Give the command a terminal of its own.")
 @click.option("--as-model", is_flag=True, help="Run it as a model's command and print what the model reads.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the captured output, nothing else.")
@@ -59,6 +64,7 @@ def run(
     writable: tuple[str, ...],
     read_only: bool,
     backend: str | None,
+    explain: bool,
     tty: bool,
     as_model: bool,
     as_json: bool,
@@ -92,7 +98,7 @@ def run(
         try:
             from wisp.runner import Runner
 
-            with Runner(confinement, settings=settings, backend=backend) as runner:
+            with Runner(confinement, settings=settings, backend=backend, observe=explain or None) as runner:
                 if runner.backend == "none":
                     _say("wisp: no sandbox: this command can do whatever you can do (backend `none`)")
                 outcome = _run(runner, line, words, cwd, timeout, tty=tty, as_model=as_model, capture=as_json)
@@ -219,10 +225,20 @@ def _print_notes(outcome: Outcome, notes: Sequence[str], timeout: float | None, 
     if not only_notes:
         timed_out = f"· timed out after {timeout:g} s: the command was killed" if outcome.timed_out else ""
         left_behind = f"· {outcome.left_behind}" if outcome.left_behind and outcome.backend != "none" else ""
-        lines = [timed_out, outcome.person_note, *lines, left_behind]
+        lines = [timed_out, outcome.person_note, *_denials(outcome), *lines, left_behind]
     for line in lines:
         if line:
             _say(f"  {line}")
+
+
+def _denials(outcome: Outcome) -> Iterator[str]:
+    """Yield a line for each thing that the command was refused, as far as it was observed."""
+    for one in outcome.denials:
+        times = f", {one.count} times" if one.count > 1 else ""
+        who = visible(f"{one.program}[{one.pid}]")
+        yield f"· refused to {who}: {one.operation} {visible(one.target)} ({one.call}: {one.errno}{times})"
+    if outcome.denials_lost:
+        yield f"· {outcome.denials_lost} more were not kept, or could not be read"
 
 
 def _is_writable(descriptor: int) -> bool:

@@ -22,6 +22,7 @@ from wisp.doctor.report import Check
 from wisp.errors import ConfigError, ConfinementError, DirectoryMissing, SandboxUnavailable, WispError
 from wisp.probing.scratch import abandoned, choose_place
 from wisp.realpath import is_inside, real
+from wisp.sandbox.bwrap import why_no_namespaces
 from wisp.sandbox.choose import require_tier
 from wisp.sandbox.confinement import Confinement
 
@@ -68,6 +69,7 @@ def check_state(subject: Subject, backend: Backend | None) -> tuple[Check, ...]:
         _guarded("home", lambda: _check_home(subject)),
         _guarded("config", lambda: _check_config(subject)),
         _guarded("sandbox", lambda: _check_sandbox(subject, backend)),
+        _guarded("tier", lambda: _check_tier(backend)),
         _guarded("roots", lambda: _check_roots(subject, backend)),
         _guarded("program", lambda: _check_program(subject)),
         _guarded("audit-log", lambda: _check_audit_log(subject)),
@@ -156,6 +158,21 @@ def _check_sandbox(subject: Subject, backend: Backend | None) -> Check | None:
             "wisp runs no command here. Remove sandbox.requireTier from config.json to accept less.",
         )
     return Check("sandbox", "ok", f"this machine gives the tier that config.json requires ({settings.require_tier})")
+
+
+def _check_tier(backend: Backend | None) -> Check | None:
+    """Say why the stronger backend is not used, where only the weaker one works."""
+    if backend is None or backend.name != "landlock":
+        return None
+    why = why_no_namespaces()
+    if not why:
+        return Check("tier", "note", "tier A works on this machine: this is about the backend that was asked for")
+    return Check(
+        "tier",
+        "note",
+        f"tier A does not work here, because no namespace can be made: {why}",
+        "Where a kernel setting or a container forbids them, allow unprivileged user namespaces there.",
+    )
 
 
 def _check_roots(subject: Subject, backend: Backend | None) -> Check | None:

@@ -7,117 +7,26 @@ on the first connection is started by it, as it would be by any client.
 from __future__ import annotations
 
 import errno
-import glob
 import os
-import pwd
-import re
 import socket
 import stat
 import sys
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from wisp.doctor.report import Exposure
 from wisp.sandbox.capability import Capability
-from wisp.sandbox.confinement import user_home
+from wisp.sandbox.sockets import SocketKind, Viewpoint, candidates, socket_kinds
 
-__all__ = ["SocketKind", "Viewpoint", "find_exposed", "is_reachable", "named_paths", "socket_kinds"]
+__all__ = ["find_exposed", "is_reachable"]
 
 #: Sockets of one kind that are tried at most: a directory full of them must not hold the doctor up.
 _MOST_TRIED: Final = 64
 #: What `sun_path` holds (unix(7): 108 bytes with the final NUL on Linux, 104 on macOS).
 _MOST_BYTES: Final = 103
-
-_DBUS_PATH: Final = re.compile(r"unix:path=([^,;]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class SocketKind:
-    """One row of `sockets.toml`."""
-
-    id: str
-    name: str
-    paths: tuple[str, ...]
-    abstract: tuple[str, ...]
-    variables: tuple[str, ...]
-    allows: str
-    closes: str
-
-
-@dataclass(frozen=True, slots=True)
-class Viewpoint:
-    """Who looks: each way that a pattern's word may be filled in. For root a word stands for every user's."""
-
-    homes: tuple[str, ...]
-    runtimes: tuple[str, ...]
-    uids: tuple[str, ...]
-    users: tuple[str, ...]
-
-    @classmethod
-    def mine(cls) -> Viewpoint:
-        """Return the view of this process."""
-        uid = os.geteuid()
-        runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-        home = user_home()
-        everyone = uid == 0
-        return cls(
-            homes=_distinct([home, *(["/root", "/home/*"] if everyone else [])]),
-            runtimes=_distinct(
-                [
-                    *([runtime] if runtime.startswith("/") else []),
-                    f"/run/user/{uid}",
-                    *(["/run/user/*"] if everyone else []),
-                ]
-            ),
-            uids=("*",) if everyone else (str(uid),),
-            users=("*",) if everyone else (_user_name(uid),),
-        )
-
-    def expand(self, pattern: str) -> Iterator[str]:
-        """Yield `pattern` with its words filled in, every way."""
-        words = {"home": self.homes, "runtime": self.runtimes, "uid": self.uids, "user": self.users}
-        used = [name for name in words if f"{{{name}}}" in pattern]
-        for values in product(*(words[name] for name in used)):
-            filled = pattern
-            for name, value in zip(used, values, strict=True):
-                filled = filled.replace(f"{{{name}}}", value)
-            yield filled
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(texts))
-
-
-@lru_cache(maxsize=1)
-def socket_kinds() -> tuple[SocketKind, ...]:
-    """Return the table of sockets that the doctor knows."""
-    table = tomllib.loads(Path(__file__).with_name("sockets.toml").read_text("utf-8"))
-    rows = cast("Sequence[Mapping[str, str | list[str]]]", table["socket"])
-    return tuple(
-        SocketKind(
-            id=str(row["id"]),
-            name=str(row["name"]),
-            paths=tuple(row["paths"]),
-            abstract=tuple(row.get("abstract", ())),
-            variables=tuple(row["variables"]),
-            allows=str(row["allows"]),
-            closes=str(row["closes"]),
-        )
-        for row in rows
-    )
 
 
 def find_exposed(
@@ -139,34 +48,14 @@ def find_exposed(
     found = list[Exposure]()
     for kind in kinds:
         paths = list[str]()
-        if not capability.holds("confine.unix-sockets"):
-            paths += _reachable(_candidates(kind, viewpoint, environment), seen)
+        is_hidden = kind.hide == "always" and capability.holds("confine.control-sockets")
+        if not is_hidden and not capability.holds("confine.unix-sockets"):
+            paths += _reachable(candidates(kind, viewpoint, environment), seen)
         matching = (name for name in abstract if any(fnmatchcase(name, pattern) for pattern in kind.abstract))
         paths += [f"@{name}" for name in islice(matching, _MOST_TRIED) if is_reachable("\0" + name)]
         if paths:
             found.append(Exposure(kind.id, kind.name, tuple(paths), kind.allows, kind.closes))
     return tuple(found)
-
-
-def _candidates(kind: SocketKind, viewpoint: Viewpoint, environment: Mapping[str, str]) -> Iterator[str]:
-    runtime = viewpoint.runtimes[0] if viewpoint.runtimes else ""
-    for variable in kind.variables:
-        yield from named_paths(environment.get(variable, ""), runtime)
-    for pattern in kind.paths:
-        for filled in viewpoint.expand(pattern):
-            yield from sorted(glob.iglob(filled))
-
-
-def named_paths(value: str, runtime: str) -> tuple[str, ...]:
-    """Return the socket paths that an environment variable's value names; a relative one is below `runtime`."""
-    if found := _DBUS_PATH.findall(value):
-        return tuple(found)
-    path = value.removeprefix("unix://").removeprefix("unix:").partition(",")[0]
-    if not path or "://" in path or "=" in path or "\0" in path:
-        return ()
-    if path.startswith("/"):
-        return (path,)
-    return (f"{runtime}/{path}",) if runtime and "/" not in path else ()
 
 
 def _reachable(candidates: Iterable[str], seen: set[tuple[int, int]]) -> list[str]:
@@ -240,4 +129,4 @@ def _abstract_names() -> tuple[str, ...]:
     except OSError:
         return ()
     names = (line.split(None, 7)[7] for line in lines if len(line.split(None, 7)) == 8)
-    return _distinct(os.fsdecode(name[1:]) for name in names if name.startswith(b"@"))
+    return tuple(dict.fromkeys(os.fsdecode(name[1:]) for name in names if name.startswith(b"@")))

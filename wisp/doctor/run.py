@@ -43,6 +43,7 @@ def collect(
     *,
     selection: Selection = "default",
     backend: Backend | str | None = None,
+    abi: int | None = None,
     more_checks: Sequence[Check] = (),
     jobs: int = 2,
     on_result: Callable[[Result], None] | None = None,
@@ -51,12 +52,13 @@ def collect(
     """Look at everything, run `rows`, `jobs` side by side, and return the report, not redacted.
 
     `backend` is a name or a backend; None is what config.json names, or the strongest where it switches the sandbox
-    off. `on_result` is called in this thread as each row ends; setting `stop` ends the rows early. Rows do not run
-    where nothing can confine them: the report then says why. Raises UsageError for an unknown backend's name.
+    off; `abi` has it work as with that older Landlock interface. `on_result` is called in this thread as each row ends;
+    setting `stop` ends the rows early. Rows do not run where nothing can confine them: the report then says why. Raises
+    UsageError for an unknown backend's name.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     subject = find_subject()
-    chosen, capability = _choose(backend, subject)
+    chosen, capability = _choose(backend, subject, abi)
     able = chosen if capability.tier is not None else None
     checks = (*check_state(subject, able), *more_checks)
     exposed = find_exposed(capability)
@@ -75,7 +77,7 @@ def collect(
     )
 
 
-def _choose(wanted: Backend | str | None, subject: Subject) -> tuple[Backend | None, Capability]:
+def _choose(wanted: Backend | str | None, subject: Subject, abi: int | None) -> tuple[Backend | None, Capability]:
     """Return the backend and what it can enforce; None where wisp has none for this system."""
     if wanted is None:
         configured = "auto" if subject.settings is None else subject.settings.sandbox.backend
@@ -83,7 +85,7 @@ def _choose(wanted: Backend | str | None, subject: Subject) -> tuple[Backend | N
     if not isinstance(wanted, str):
         return wanted, wanted.capability()
     try:
-        backend = backend_named(wanted)
+        backend = backend_named(wanted, abi=abi)
     except SandboxUnavailable as error:
         return None, Capability(error.backend, None, error.reason, (), frozenset(), ())
     return backend, backend.capability()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from wisp.sandbox.capability import Capability
     from wisp.sandbox.confinement import Confinement
+    from wisp.sandbox.observation import Observation
 
 __all__ = ["Backend", "Enforcer", "RefusalTexts", "Running", "Signaller", "Slot"]
 
@@ -116,6 +117,10 @@ class Slot(Protocol):
         Raises OSError when the program cannot be started (some backends learn it later: `Running.reap`) and
         SandboxUnavailable when the confinement is not in force.
         """
+        ...
+
+    def observation(self) -> Observation | None:
+        """Return what the observer saw of the command that has ended, once; None where nothing observes."""
         ...
 
 

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -18,39 +19,28 @@ from wisp.errors import SandboxUnavailable
 from wisp.realpath import is_inside
 from wisp.sandbox import privileges, syscalls
 from wisp.sandbox.backend import RefusalTexts
-from wisp.sandbox.confinement import DEVICES, Confinement
+from wisp.sandbox.confinement import Confinement
 from wisp.sandbox.landlock_probe import LAYERS, find_capability, kernel_abi
 from wisp.sandbox.leader import Leader
+from wisp.sandbox.roots import identities_of, open_root
+from wisp.sandbox.ruleset import (
+    KNOWN_ABI,
+    LOG_SAME_EXEC_OFF,
+    OLDEST_ABI,
+    device_rules,
+    file_rights,
+    handled_rights,
+    root_rights,
+    scopes,
+)
 from wisp.sandbox.seccomp import build_filter
 from wisp.sandbox.slot import SlotThread
 
 if TYPE_CHECKING:
     from wisp.sandbox.capability import Capability
+    from wisp.sandbox.observer import Observation, Observer
 
-__all__ = ["KNOWN_ABI", "OLDEST_ABI", "LandlockBackend"]
-
-#: Below this a command could truncate any file, so nothing runs.
-OLDEST_ABI: Final = 3
-#: The newest interface whose rights wisp knows; a newer kernel is used as this one, never switched on by accident.
-KNOWN_ABI: Final = 7
-
-_WRITE_FILE, _REMOVE_DIR, _REMOVE_FILE, _MAKE_CHAR, _MAKE_DIR = 1 << 1, 1 << 4, 1 << 5, 1 << 6, 1 << 7
-_MAKE_REG, _MAKE_SOCK, _MAKE_FIFO, _MAKE_BLOCK, _MAKE_SYM = 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12
-_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
-_SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1 << 0, 1 << 1
-
-#: Every right that changes something. Reading and running are not handled, so they stay free.
-_WRITE_RIGHTS: Final = (
-    _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_CHAR | _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO
-    | _MAKE_BLOCK | _MAKE_SYM | _REFER | _TRUNCATE
-)  # fmt: skip
-#: What a device file takes: the rights of directories are EINVAL on it.
-_FILE_RIGHTS: Final = _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
-#: Withheld everywhere: as root, a device node made inside a root reaches the raw disk.
-_NODES: Final = _MAKE_CHAR | _MAKE_BLOCK
-
-#: LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF: what the slot itself is refused is wisp asking, not a finding.
-_LOG_SAME_EXEC_OFF: Final = 1
+__all__ = ["LandlockBackend"]
 
 #: Idle slots kept for the next command of the same confinement.
 _MOST_IDLE: Final = 4
@@ -60,17 +50,19 @@ class LandlockBackend:
     """Confines commands with Landlock and seccomp.
 
     `abi` makes it work as on a kernel with that older interface. `without` takes layers away and is there to prove
-    the probe suite: a sandbox with a hole must be caught. No configuration and no variable reaches either.
+    the probe suite: a sandbox with a hole must be caught. No configuration and no variable reaches either. With
+    `observe` each command's refusals are listed, at a cost.
     """
 
     name = "landlock"
 
-    def __init__(self, *, abi: int | None = None, without: frozenset[str] = frozenset()) -> None:
+    def __init__(self, *, abi: int | None = None, without: frozenset[str] = frozenset(), observe: bool = False) -> None:
         unknown = without - set(LAYERS)
         if unknown:
             raise ValueError(f"no such layer: {', '.join(sorted(unknown))}")
         self._abi = abi
         self._without = without
+        self._observe = observe
 
     def capability(self) -> Capability:
         """Return what this machine can enforce with this backend; runs the functional probes anew."""
@@ -101,7 +93,7 @@ class LandlockBackend:
                         "a path out of a root; use a narrower root, or move the protected path out of it"
                         + (" (WISP_HOME moves wisp's own)" if os.path.basename(guarded) else ""),
                     )
-        return LandlockEnforcer(confinement, abi, self._without)
+        return LandlockEnforcer(confinement, abi, self._without, observe=self._observe)
 
 
 def _why_no_landlock(error: OSError) -> str:
@@ -116,21 +108,25 @@ def _why_no_landlock(error: OSError) -> str:
 class LandlockEnforcer:
     """One confinement under Landlock: a pool of slots that all restricted themselves in the same way."""
 
-    def __init__(self, confinement: Confinement, abi: int, without: frozenset[str]) -> None:
+    def __init__(self, confinement: Confinement, abi: int, without: frozenset[str], *, observe: bool) -> None:
         self._confinement = confinement
         self._roots = confinement.outermost_roots()
         self._abi = abi
         self._without = without
+        self._observes = observe
         self._lock = threading.Lock()
         self._idle: list[_LandlockSlot] = []
-        self._owner = os.getpid()
         may_mount = os.geteuid() != 0 or privileges.is_able_to_mount()
         self._kept = privileges.KEPT_BY_ROOT if may_mount else privileges.KEPT_WITHOUT_MOUNT
         self._scoped = abi >= 6 and "landlock-scope" not in without
         self.layers: tuple[str, ...] = tuple(name for name in LAYERS if self._has(name))
+        seen = (os.strerror(errno.EPERM),) if observe else ()  # what the observer answers
         self.texts = RefusalTexts(
-            write=(os.strerror(errno.EACCES),), link=(os.strerror(errno.EXDEV),), call=(os.strerror(errno.EPERM),)
+            write=(os.strerror(errno.EACCES), *seen),
+            link=(os.strerror(errno.EXDEV),),
+            call=(os.strerror(errno.EPERM),),
         )
+        _ENFORCERS.add(self)
 
     def _has(self, layer: str) -> bool:
         if layer == "landlock-scope" and self._abi < 6:
@@ -156,18 +152,15 @@ class LandlockEnforcer:
                 if keep:
                     self._idle.append(slot)
             if not keep:
-                slot.thread.close()
+                slot.close()
 
     def _take(self) -> _LandlockSlot:
         with self._lock:
-            if self._owner != os.getpid():  # a fork copied the list but none of the threads
-                self._idle.clear()
-                self._owner = os.getpid()
             slot = self._idle.pop() if self._idle else None
         if slot is not None:
-            if slot.thread.is_usable and slot.identities == _identities(self._roots):
+            if slot.thread.is_usable and slot.identities == identities_of(self._roots):
                 return slot
-            slot.thread.close()
+            slot.close()
         return self._make()
 
     def _make(self) -> _LandlockSlot:
@@ -177,14 +170,15 @@ class LandlockEnforcer:
         try:
             identities: list[tuple[int, int]] = []
             for root in roots:
-                descriptor = _open_root(root)
+                descriptor = open_root(root, LandlockBackend.name)
                 opened.append(descriptor)
                 facts = os.fstat(descriptor)
                 identities.append((facts.st_dev, facts.st_ino))
+            listeners: list[int] = []
             try:
                 thread = SlotThread(
                     LandlockBackend.name,
-                    lambda: self._restrict(opened),
+                    lambda: self._restrict(opened, listeners),
                     new_session=self._has("session"),
                     closes=self._has("descriptors"),
                 )
@@ -193,15 +187,26 @@ class LandlockEnforcer:
         finally:
             for descriptor in opened:
                 os.close(descriptor)
+        observer: Observer | None = None
+        if listeners:
+            from wisp.sandbox.observer import Observer as Observing  # noqa: PLC0415
+
+            observer = Observing(listeners[0], self._confinement, exempt=frozenset({thread.native_id}))
         return _LandlockSlot(
-            thread, tuple(identities), self.ends_leftovers, scoped=self._scoped, ends_leftovers=self._has("leftovers")
+            thread,
+            tuple(identities),
+            self.ends_leftovers,
+            observer,
+            scoped=self._scoped,
+            ends_leftovers=self._has("leftovers"),
         )
 
-    def _restrict(self, roots: Sequence[int]) -> None:
+    def _restrict(self, roots: Sequence[int], listeners: list[int]) -> None:
         """Put the calling thread under every layer; whatever fails raises, and the thread is not used.
 
         The order matters: capabilities before no_new_privs can no longer be followed by a gain, the filter last
-        because it refuses calls that came before.
+        because it refuses calls that came before. With an observer its filter is the very last: from then on this
+        thread's own calls are asked about, and answered once the observer is there. `listeners` takes its descriptor.
         """
         if self._has("capabilities"):
             privileges.cut(self._kept)
@@ -209,27 +214,28 @@ class LandlockEnforcer:
         if self._has("landlock") or self._scoped:
             self._restrict_with_landlock(roots)
         if self._has("seccomp"):
-            table = syscalls.numbers()
-            if table is None:
-                raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-            syscalls.install_filter(build_filter(table, network=self._confinement.network))
+            # A call that this filter answers is none that the observer is asked about; it refuses the same sockets.
+            network = self._confinement.network or self._observes
+            syscalls.install_filter(build_filter(syscalls.table(), network=network))
         if self._has("landlock"):
             _prove_landlock()
+        if self._observes:
+            from wisp.sandbox.notify import install_with_listener  # noqa: PLC0415
+            from wisp.sandbox.observer_filter import build_observer_filter  # noqa: PLC0415
+
+            program = build_observer_filter(syscalls.table(), network=self._confinement.network)
+            listeners.append(install_with_listener(program))
 
     def _restrict_with_landlock(self, roots: Sequence[int]) -> None:
-        handled = (_WRITE_RIGHTS | (_IOCTL_DEV if self._abi >= 5 else 0)) if self._has("landlock") else 0
-        scopes = _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL if self._scoped else 0
-        ruleset = syscalls.create_ruleset(handled, scopes, abi=self._abi)
+        handled = handled_rights(self._abi) if self._has("landlock") else 0
+        ruleset = syscalls.create_ruleset(handled, scopes() if self._scoped else 0, abi=self._abi)
         try:
             if self._has("landlock"):
                 for root in roots:
-                    syscalls.add_path_rule(ruleset, handled & ~_NODES & ~_IOCTL_DEV, root)
-                for path in DEVICES:
-                    _allow(ruleset, handled & _FILE_RIGHTS, path)
-                # /dev/fd is not among them: it is the descriptors' own targets that decide.
-                _allow(ruleset, handled & _FILE_RIGHTS, "/dev/pts")
-                _allow(ruleset, handled & ~_NODES, "/dev/shm")  # noqa: S108
-            syscalls.restrict_self(ruleset, _LOG_SAME_EXEC_OFF if self._abi >= 7 else 0)
+                    syscalls.add_path_rule(ruleset, root_rights(self._abi), root)
+                for rights, path in device_rules(self._abi):
+                    _allow(ruleset, rights, path)
+            syscalls.restrict_self(ruleset, LOG_SAME_EXEC_OFF if self._abi >= 7 else 0)
         finally:
             os.close(ruleset)
 
@@ -238,7 +244,11 @@ class LandlockEnforcer:
         with self._lock:
             idle, self._idle = self._idle, []
         for slot in idle:
-            slot.thread.close()
+            slot.close()
+
+    def after_fork(self) -> None:
+        """Begin anew in a forked child: it has the list but none of the threads, and maybe a lock that is held."""
+        self._lock, self._idle = threading.Lock(), []
 
 
 class _LandlockSlot:
@@ -249,6 +259,7 @@ class _LandlockSlot:
         thread: SlotThread,
         identities: tuple[tuple[int, int], ...],
         guarantee: str,
+        observer: Observer | None,
         *,
         scoped: bool,
         ends_leftovers: bool,
@@ -259,11 +270,23 @@ class _LandlockSlot:
         self.ends_leftovers = ends_leftovers
         self._signals = scoped and ends_leftovers
         self._proven = False
+        self._observer = observer
+
+    def close(self) -> None:
+        """Let the thread end; what observes it ends when the last process of its commands has."""
+        self.thread.close()
+        self._observer = None
+
+    def observation(self) -> Observation | None:
+        """Return what the observer saw of the command that has ended."""
+        return None if self._observer is None else self._observer.take()
 
     def spawn(
         self, argv: Sequence[str], *, cwd: str, env: Mapping[bytes, bytes], stdin: int, stdout: int, stderr: int
     ) -> Leader:
         """Start one command; see `wisp.sandbox.backend.Slot`."""
+        if self._observer is not None:
+            self._observer.begin()
         process = self.thread.spawn(argv, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
         return Leader(process, self, self._guarantee)
 
@@ -310,43 +333,10 @@ def _allow(ruleset: int, rights: int, path: str) -> None:
         descriptor = os.open(path, syscalls.O_PATH | os.O_CLOEXEC)
         try:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                rights &= _FILE_RIGHTS
+                rights = file_rights(rights)
             syscalls.add_path_rule(ruleset, rights, descriptor)
         finally:
             os.close(descriptor)
-
-
-def _open_root(path: str) -> int:
-    """Return an O_PATH descriptor of the directory whose real path is `path`.
-
-    The path was resolved when the confinement was made. If any part of it leads elsewhere now, somebody replaced it:
-    following that would hand a command whatever it points at.
-    """
-    try:
-        descriptor = os.open(path, syscalls.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise SandboxUnavailable(
-            LandlockBackend.name, f"the writable root {path} is no longer the directory it was ({error.strerror})"
-        ) from None
-    opened = os.readlink(f"/proc/self/fd/{descriptor}")
-    if opened != path:
-        os.close(descriptor)
-        raise SandboxUnavailable(
-            LandlockBackend.name, f"the writable root {path} now leads to {opened}; start wisp again to confine to that"
-        )
-    return descriptor
-
-
-def _identities(roots: Iterable[str]) -> tuple[tuple[int, int], ...] | None:
-    """Return device and inode of each root, or None when one is gone."""
-    found: list[tuple[int, int]] = []
-    for root in roots:
-        try:
-            facts = os.lstat(root)
-        except OSError:
-            return None
-        found.append((facts.st_dev, facts.st_ino))
-    return tuple(found)
 
 
 def _prove_landlock() -> None:
@@ -369,3 +359,14 @@ def _why_not_restricted(error: OSError) -> str:
     if error.errno == errno.E2BIG:
         return "sixteen Landlock sandboxes already lie around this process, and the kernel allows no more (nested)"
     return f"a layer could not be applied: {error.strerror or error}"
+
+
+_ENFORCERS: Final[weakref.WeakSet[LandlockEnforcer]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for enforcer in list(_ENFORCERS):
+        enforcer.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -118,6 +118,7 @@ def find_capability(wanted: int | None, *, oldest: int, known: int) -> Capabilit
 
 def _confines(states: dict[str, LayerState], abi: int) -> frozenset[str]:
     held = {name for layer, names in _HELD_BY.items() if states[layer] == "yes" for name in names}
+    held.add("work.across-roots")
     if abi >= 5:
         held.add("confine.device-ioctl")
     if _loses_capabilities():

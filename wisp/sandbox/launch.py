@@ -7,6 +7,7 @@ import stat
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wisp.errors import DirectoryMissing, LaunchFailed, UsageError
@@ -58,7 +59,7 @@ def launch(
             try:
                 announce()
                 streams.close_theirs()
-                return supervise(
+                finished = supervise(
                     command,
                     streams.hand_over(),
                     timeout=timeout,
@@ -66,6 +67,8 @@ def launch(
                     onward=streams.onward,
                     borrowed=streams.borrowed,
                 )
+                seen = slot.observation()
+                return finished if seen is None else replace(finished, observation=seen)
             except BaseException:
                 if not command.is_reaped:  # interrupted before it was watched
                     end_now(command)

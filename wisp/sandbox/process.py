@@ -22,6 +22,7 @@ from wisp.sandbox.tail import Tail
 
 if TYPE_CHECKING:
     from wisp.sandbox.backend import Running
+    from wisp.sandbox.observation import Observation
 
 __all__ = ["Finished", "ProcStat", "Sink", "Stop", "Tail", "end_now", "proc_stat", "supervise"]
 
@@ -50,6 +51,8 @@ class Finished:
     timed_out: bool
     stopped: bool
     left_behind: str
+    #: What the observer saw, where there was one.
+    observation: Observation | None = None
 
 
 def supervise(

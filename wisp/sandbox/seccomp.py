@@ -16,11 +16,19 @@ from typing import Final
 
 from wisp.sandbox.syscalls import Numbers
 
-__all__ = ["IO_URING", "build_filter"]
+__all__ = ["CLONE3", "IO_URING", "NAMESPACES", "build_filter"]
 
 #: io_uring_setup, io_uring_enter, io_uring_register: the same on every architecture. Work queued there is done by
 #: the kernel without passing this filter.
 IO_URING: Final = (425, 426, 427)
+
+#: The same on every architecture. Its flags lie in memory, which a filter cannot read.
+CLONE3: Final = 435
+
+#: CLONE_NEW* of clone(2) and unshare(2): a cgroup, host name, IPC, user, PID, network or mount namespace of one's own.
+NAMESPACES: Final = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000
+#: CLONE_NEWTIME: in clone(2) that bit belongs to the number of a signal.
+_NEWTIME: Final = 0x80
 
 #: Typing into a terminal that is not one's own: TIOCSTI, and TIOCLINUX, which pastes on a virtual console. The
 #: numbers are those of x86-64 and aarch64 (asm-generic/ioctls.h).
@@ -30,7 +38,7 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _X32_BIT: Final = 0x40000000
 _AUDIT_ARCH_X86_64: Final = 0xC000003E
 
-_LD_ABS, _JEQ, _JGE, _RET = 0x20, 0x15, 0x35, 0x06
+_LD_ABS, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 
 # Offsets in `struct seccomp_data`; both supported architectures are little-endian.
@@ -75,13 +83,14 @@ class _Program:
         return bytes(packed)
 
 
-def build_filter(table: Numbers, *, network: bool) -> bytes:
+def build_filter(table: Numbers, *, network: bool, namespaces: bool = True) -> bytes:
     """Return the filter for the architecture of `table`, packed for the kernel.
 
     Always: another audit architecture is killed; io_uring and x32 do not exist (ENOSYS); EPERM for typing into a
     terminal, for opening a file by handle (it needs no path that Landlock could judge the way it was reached), and for
     changing the limits of another process (a CPU limit of zero is a signal by another name). Without `network`: EPERM
-    for a socket of any family but AF_UNIX.
+    for a socket of any family but AF_UNIX. Without `namespaces`: EPERM for making or entering one, for bpf(2) and for
+    perf_event_open(2); clone3 does not exist (the C library then uses clone, whose flags can be seen).
     """
     program = _Program()
     program.load(_ARCH)
@@ -97,6 +106,12 @@ def build_filter(table: Numbers, *, network: bool) -> bytes:
     if not network:
         program.jump(_JEQ, table.socket, then="socket")
         program.jump(_JEQ, table.socketpair, then="socket")
+    if not namespaces:
+        program.jump(_JEQ, table.clone, then="clone")
+        program.jump(_JEQ, table.unshare, then="unshare")
+        program.jump(_JEQ, CLONE3, then="absent")
+        for number in (table.setns, table.bpf, table.perf_event_open):
+            program.jump(_JEQ, number, then="refuse")
     program.give(_ALLOW)
 
     program.place("ioctl")
@@ -115,6 +130,14 @@ def build_filter(table: Numbers, *, network: bool) -> bytes:
     program.place("socket")
     program.load(_low(0))
     program.jump(_JEQ, socket.AF_UNIX, then="allow", otherwise="refuse")
+
+    program.place("clone")
+    program.load(_low(0))
+    program.jump(_JSET, NAMESPACES, then="refuse", otherwise="allow")
+
+    program.place("unshare")
+    program.load(_low(0))
+    program.jump(_JSET, NAMESPACES | _NEWTIME, then="refuse", otherwise="allow")
 
     program.place("allow")
     program.give(_ALLOW)

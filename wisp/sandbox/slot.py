@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, Generic, TypeVar
 
 from wisp.errors import SandboxUnavailable
-from wisp.sandbox import syscalls
+from wisp.sandbox import notify, syscalls
 from wisp.sandbox.leader import Command
 from wisp.sandbox.leftovers import proc_stat
 
@@ -162,6 +162,11 @@ class SlotThread:
             self.close()
 
     @property
+    def native_id(self) -> int:
+        """The number that the kernel gives the thread."""
+        return self._thread.native_id or 0
+
+    @property
     def is_usable(self) -> bool:
         """Whether the thread still serves: not after `close`, and not in a child that a fork made."""
         return self._thread.is_alive() and not self._worker.is_closed and self._owner == os.getpid()
@@ -236,9 +241,9 @@ def _ticks_now() -> int:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command whose caller is gone, with its process group; it is not reaped yet."""
     try:
-        os.killpg(process.pid, signal.SIGKILL)
+        notify.kill(-process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        process.kill()
+        notify.kill(process.pid, signal.SIGKILL)
     process.wait()
 
 
@@ -265,7 +270,7 @@ def _signal_one(pid: int, signum: int, since: int) -> bool:
                 return False
         elif stat.is_over or stat.started < since:
             return False
-        syscalls.pidfd_send_signal(descriptor, signum)
+        notify.signal_descriptor(descriptor, signum)
     except ProcessLookupError:
         return False
     finally:

@@ -31,6 +31,7 @@ __all__ = [
     "restrict_self",
     "set_capabilities",
     "set_no_new_privs",
+    "table",
     "unshare",
 ]
 
@@ -68,39 +69,54 @@ class Numbers:
     """The system call numbers of one architecture that wisp's filter or wisp itself needs."""
 
     audit_arch: int
+    bpf: int
     capget: int
     capset: int
+    clone: int
     ioctl: int
     open_by_handle_at: int
+    perf_event_open: int
     prlimit64: int
     seccomp: int
+    setns: int
     socket: int
     socketpair: int
+    unshare: int
 
 
 #: AUDIT_ARCH_* of `audit.h` and the numbers of each supported machine.
 AUDIT_ARCH: Final = {
     "x86_64": Numbers(
         audit_arch=0xC000003E,
+        bpf=321,
         capget=125,
         capset=126,
+        clone=56,
         ioctl=16,
         open_by_handle_at=304,
+        perf_event_open=298,
         prlimit64=302,
         seccomp=317,
+        setns=308,
         socket=41,
         socketpair=53,
+        unshare=272,
     ),
     "aarch64": Numbers(
         audit_arch=0xC00000B7,
+        bpf=280,
         capget=90,
         capset=91,
+        clone=220,
         ioctl=29,
         open_by_handle_at=265,
+        perf_event_open=241,
         prlimit64=261,
         seccomp=277,
+        setns=268,
         socket=198,
         socketpair=199,
+        unshare=97,
     ),
 }
 
@@ -113,12 +129,12 @@ def numbers() -> Numbers | None:
     return AUDIT_ARCH.get(platform.machine()) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
 
 
-def _table() -> Numbers:
+def table() -> Numbers:
     """Return the numbers of this machine, or raise OSError (ENOSYS)."""
-    table = numbers()
-    if table is None:
+    found = numbers()
+    if found is None:
         raise OSError(38, f"no system call table for {platform.machine()}")
-    return table
+    return found
 
 
 def _checked(result: int) -> int:
@@ -201,17 +217,17 @@ def set_no_new_privs() -> None:
 
 def install_filter(program: bytes) -> None:
     """Install a seccomp filter, given as packed `sock_filter` structures, on the calling thread."""
-    table = _table()
+    numbers_here = table()
     buffer = ctypes.create_string_buffer(program, len(program))
     prog = _SockFprog(len(program) // 8, ctypes.addressof(buffer))
-    _call(table.seccomp, _SECCOMP_SET_MODE_FILTER, 0, ctypes.addressof(prog))
+    _call(numbers_here.seccomp, _SECCOMP_SET_MODE_FILTER, 0, ctypes.addressof(prog))
 
 
 def get_capabilities() -> tuple[int, int, int]:
     """Return the calling thread's effective, permitted and inheritable capability sets as bit masks."""
-    table = _table()
+    numbers_here = table()
     header, data = _CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)()
-    _call(table.capget, ctypes.addressof(header), ctypes.addressof(data))
+    _call(numbers_here.capget, ctypes.addressof(header), ctypes.addressof(data))
     low, high = data[0], data[1]
     return (
         low.effective | high.effective << 32,
@@ -222,12 +238,12 @@ def get_capabilities() -> tuple[int, int, int]:
 
 def set_capabilities(mask: int) -> None:
     """Make `mask` the calling thread's effective and permitted set; inheritable and ambient become empty."""
-    table = _table()
+    numbers_here = table()
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     header, data = _CapHeader(_CAPABILITY_VERSION_3, 0), (_CapData * 2)()
     data[0] = _CapData(mask & 0xFFFFFFFF, mask & 0xFFFFFFFF, 0)
     data[1] = _CapData(mask >> 32, mask >> 32, 0)
-    _call(table.capset, ctypes.addressof(header), ctypes.addressof(data))
+    _call(numbers_here.capset, ctypes.addressof(header), ctypes.addressof(data))
 
 
 def has_bounding(capability: int) -> bool | None:

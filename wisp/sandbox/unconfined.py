@@ -61,6 +61,9 @@ class _UnconfinedSlot:
         )
         return Leader(process, self, UnconfinedEnforcer.ends_leftovers)
 
+    def observation(self) -> None:
+        """Nothing observes here."""
+
     def signal(self, pids: Iterable[int], signum: int) -> tuple[int, ...]:
         """Signal nothing: outside a sandbox the kernel cannot tell whose a process is."""
         del pids, signum
