@@ -106,7 +106,7 @@ def test_commands_at_once_have_a_lane_each(runner: Runner, root: Path) -> None:
     for name in ("one", "two"):
         os.mkfifo(root / name)
     said: dict[str, str] = {}
-    lines = {"a": "echo a >one & read x <two; echo $x", "b": "echo b >two & read x <one; echo $x"}
+    lines = {"a": "echo a >one & read x <two; wait; echo $x", "b": "echo b >two & read x <one; wait; echo $x"}
     threads = [
         threading.Thread(target=lambda n=name, one=line: said.update({n: runner.run(one, timeout=BOUND).stdout}))
         for name, line in lines.items()

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -188,20 +187,22 @@ class BubblewrapEnforcer:
             return ""
         return "only the command's own process group is ended: a process that left it may still run"
 
-    @contextmanager
-    def lease(self) -> Iterator[_LaneSlot]:
+    def lease(self) -> _Lease:
         """Hold a lane for one command; one that is gone, or whose places were replaced, is thrown away, never used."""
+        return _Lease(self)
+
+    def take(self) -> _LaneSlot:
+        """Return a lane to run one command in; `give_back` is due after it."""
         with self._lock:
             self._leases += 1
             self._is_closed = False
-        slot: _LaneSlot | None = None
         try:
-            slot = self._take()
-            yield slot
-        finally:
-            self._give_back(slot)
+            return self._take()
+        except BaseException:
+            self.give_back(None)
+            raise
 
-    def _give_back(self, slot: _LaneSlot | None) -> None:
+    def give_back(self, slot: _LaneSlot | None) -> None:
         with self._lock:
             keep = (
                 slot is not None
@@ -372,6 +373,21 @@ def _unavailable(failure: LaneFailed) -> SandboxUnavailable:
     return SandboxUnavailable(BubblewrapBackend.name, f"no lane can be made: {failure}")
 
 
+class _Lease(AbstractContextManager["_LaneSlot"]):
+    """Holds a lane for the length of one command."""
+
+    def __init__(self, enforcer: BubblewrapEnforcer) -> None:
+        self._enforcer = enforcer
+        self._slot: _LaneSlot | None = None
+
+    def __enter__(self) -> _LaneSlot:
+        self._slot = slot = self._enforcer.take()
+        return slot
+
+    def __exit__(self, *_: object) -> None:
+        self._enforcer.give_back(self._slot)
+
+
 class _LaneSlot:
     """A lane with what it is bound to."""
 
@@ -382,8 +398,6 @@ class _LaneSlot:
 
     def _renew(self) -> None:
         self.lane, self._ground = self._enforcer.new_lane()
-        self._watch = select.poll()
-        self._watch.register(self.lane.descriptor, select.POLLIN)
         self._observer = self._enforcer.observe(self.lane, self._ground.hidden)
 
     def close(self) -> None:
@@ -397,10 +411,8 @@ class _LaneSlot:
         return None if self._observer is None else self._observer.take()
 
     def is_sound(self) -> bool:
-        """Return whether the lane is there, and its places still are what it was made from."""
-        if not self.lane.is_usable or not self._ground.is_unchanged():
-            return False
-        return not self._watch.poll(0)  # an idle helper has nothing to say, unless it is gone
+        """Return whether the lane can be asked, and its places still are what it was made from."""
+        return self.lane.is_usable and self._ground.is_unchanged()
 
     def spawn(
         self, argv: Sequence[str], *, cwd: str, env: Mapping[bytes, bytes], stdin: int, stdout: int, stderr: int

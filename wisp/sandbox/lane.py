@@ -78,6 +78,7 @@ class Lane:
         self._command: LaneCommand | None = None
         #: Of the last request; a reply to another one is never taken for its.
         self._number = 0
+        self._env: Mapping[bytes, bytes] | None = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours
         try:
@@ -185,7 +186,9 @@ class Lane:
 
         Raises OSError where the request cannot be made.
         """
-        request = marshal.dumps((list(map(os.fsencode, argv)), os.fsencode(cwd), dict(env)))
+        is_known = env == self._env  # most commands of a lane have the environment of the one before
+        words = list(map(os.fsencode, argv))
+        request = marshal.dumps((words, os.fsencode(cwd), None if is_known else dict(env)))
         large = -1
         if len(request) > _MOST_MESSAGE:
             large = _in_memory(request)
@@ -202,6 +205,7 @@ class Lane:
         finally:
             if large >= 0:
                 os.close(large)
+        self._env = env
         return command
 
     def signal(self, signum: int, *, to_all: bool) -> None:

@@ -8,7 +8,7 @@ Run as a program of its own by the interpreter alone (`-I -S -B`), with little i
 are plain bytes, so that nothing read from here is ever decoded as more than numbers and a path:
 
     setup     `marshal` of a mapping, see `restrict`             →  "k", or "f", errno, what
-    command   "c", its number, and `marshal` of (argv, cwd, env),
+    command   "c", its number, and `marshal` of (argv, cwd, env or None: as the last time),
               with three descriptors        →  "e", wait status, the number, all gone; or "r", errno, the number, path
     signal    "s", whether to all or to its group, number         →  nothing
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # typeshed has no stub for it
 import _socket
+import gc
 import marshal
 import os
 import select
@@ -56,6 +57,8 @@ class _Lane:
         self._clears_shm = setup["clears_shm"]
         self._new_session = setup["new_session"]
         self._shm_changed = _changed("/dev/shm") if self._clears_shm else 0  # noqa: S108
+        self._watched = -1
+        self._env: dict[bytes, bytes] = {}
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
 
@@ -70,6 +73,7 @@ class _Lane:
                 self._send(b"r" + _packed(24) + data[1:5])
             else:
                 self._send(self._run(data, descriptors))
+                self._forget()
 
     def _send(self, reply: bytes) -> None:
         try:
@@ -99,7 +103,8 @@ class _Lane:
     def _run(self, data: bytes, descriptors: list[int]) -> bytes:
         try:
             argv, directory, env = marshal.loads(data[5:])  # noqa: S302 - from wisp, which is trusted more than this
-            pid = self._start(argv, directory, env, descriptors)
+            self._env = self._env if env is None else env
+            pid = self._start(argv, directory, self._env, descriptors)
         except OSError as error:
             return b"r" + _packed(error.errno or 0) + data[1:5] + os.fsencode(error.filename or b"")
         except ValueError:  # a NUL byte, or a name of the environment that holds "="
@@ -134,19 +139,22 @@ class _Lane:
 
     def _wait(self, leader: int) -> int:
         """Serve signals, and reap what the command orphans, until `leader` has ended; return its wait status."""
-        descriptor = os.pidfd_open(leader)
-        self._poll.register(descriptor, select.POLLIN)
-        try:
-            while True:
-                ready = [one for one, _event in self._poll.poll(_REAPING)]
-                if self._control.fileno() in ready:
-                    self._pass_on(leader)
-                status = _reap(leader) if descriptor in ready or not ready else None
-                if status is not None:
-                    return status
-        finally:
-            self._poll.unregister(descriptor)
-            os.close(descriptor)
+        self._watched = os.pidfd_open(leader)
+        self._poll.register(self._watched, select.POLLIN)
+        while True:
+            ready = [one for one, _event in self._poll.poll(_REAPING)]
+            if self._control.fileno() in ready:
+                self._pass_on(leader)
+            status = _reap(leader) if self._watched in ready or not ready else None
+            if status is not None:
+                return status
+
+    def _forget(self) -> None:
+        """Give back what watched the last command: after its end was told, as nobody waits for this."""
+        if self._watched >= 0:
+            self._poll.unregister(self._watched)
+            os.close(self._watched)
+            self._watched = -1
 
     def _pass_on(self, leader: int) -> None:
         data, descriptors = self._receive()
@@ -249,6 +257,7 @@ def _clear_shm() -> None:
 
 def main() -> None:
     """Serve the socket whose descriptor is the first argument."""
+    gc.disable()  # nothing here is a cycle, and a pause would be the next command's
     if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
         # What process 1 handles, a command can send it; what it leaves to the kernel never arrives.
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
