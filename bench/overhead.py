@@ -99,7 +99,12 @@ def bare(line: str = ":") -> None:
 def spawn(rounds: int) -> object:
     """A confined spawn, and a whole Runner.run, beside bare `subprocess.run(["sh", "-c", ":"], capture_output=...)`."""
     with tempfile.TemporaryDirectory() as root:
-        return interleave(spawn_arms(root), rounds)
+        found = interleave(spawn_arms(root), rounds)
+    added = {name: one["median_ms"] - found["bare"]["median_ms"] for name, one in found.items()}
+    alone = added.get("bubblewrap per command")
+    if alone is not None:
+        print(f"  bubblewrap per command adds {alone / max(1e-3, added['confined spawn']):.1f} times what a slot adds")
+    return found
 
 
 def spawn_arms(root: str) -> dict[str, Callable[[], object]]:
@@ -285,11 +290,47 @@ def version(rounds: int) -> object:
     )
 
 
+def explain(rounds: int) -> object:
+    """`git clone` of 200 files, as it is, confined, and observed (`wisp run --explain`)."""
+    if shutil.which("git") is None:
+        print("  git is not on this machine")
+        return None
+    with tempfile.TemporaryDirectory() as place:
+        source, root = Path(place) / "source", Path(place) / "root"
+        root.mkdir()
+        make = ["git", "-c", "user.name=bench", "-c", "user.email=bench@invalid"]
+        subprocess.run(["git", "init", "-q", source], check=True)
+        for number in range(200):
+            (source / f"file-{number}").write_text(f"{number}\n" * 50)
+        subprocess.run([*make, "-C", source, "add", "."], check=True)
+        subprocess.run([*make, "-C", source, "commit", "-qm", "files"], check=True)
+        name = CHOSEN[0].name
+        confinement = Confinement(roots=(str(root),))
+        line = f"rm -rf clone && git -c safe.directory='*' clone -q --no-hardlinks {source} clone"
+        with (
+            Runner(confinement, backend=name, audit=False) as plain,
+            Runner(confinement, backend=name, audit=False, observe=True) as observed,
+        ):
+
+            def check(runner: Runner) -> None:
+                assert runner.run(line, cwd=root, timeout=None).exit_status == 0
+
+            return interleave(
+                {
+                    "bare": lambda: subprocess.run(["sh", "-c", line], cwd=root, capture_output=True, check=True),
+                    "confined": lambda: check(plain),
+                    "observed": lambda: check(observed),
+                },
+                max(10, rounds // 15),
+            )
+
+
 SECTIONS = {
     "spawn": spawn,
     "big-parent": big_parent,
     "output": output,
     "files": files,
+    "explain": explain,
     "roots": roots,
     "version": version,
 }

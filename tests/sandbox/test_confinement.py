@@ -287,3 +287,23 @@ def test_every_step_from_a_root_to_a_protected_path_is_the_root_a_pin_or_the_pat
                 assert above in confinement.pinned()
                 above = os.path.dirname(above)
         assert real_root not in confinement.pinned()
+
+
+def test_a_link_among_the_guarded_files_is_noted_and_its_target_protected(house: Path) -> None:
+    project = house / "home" / "project"
+    (project / "AGENTS.md").touch()
+    (project / "CLAUDE.md").symlink_to("AGENTS.md")
+    settings = SandboxSettings(protected_paths=("guard-project",))
+    confinement = Confinement.default(directory=project, settings=settings)
+    assert str(project / "AGENTS.md") in confinement.protected_inside()
+    assert confinement.unheld_links() == ()
+    assert [note for note in confinement.notes if str(project / "CLAUDE.md") in note]
+
+
+def test_a_git_directory_that_is_a_link_is_still_what_no_lane_can_hold(house: Path) -> None:
+    project = house / "home" / "project"
+    (house / "home" / "project" / "real.git" / "hooks").mkdir(parents=True)
+    (project / ".git").symlink_to("real.git")
+    settings = SandboxSettings(protected_paths=("guard-project",))
+    confinement = Confinement.default(directory=project, settings=settings)
+    assert str(project / ".git") in confinement.unheld_links()

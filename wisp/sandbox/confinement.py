@@ -139,6 +139,12 @@ class Confinement:
         wanted += [_Wanted("--writable", _absolute(path, launch, home), default=False) for path in writable]
         roots, notes, left_out = _accept(wanted, home, protected)
         guarded = tuple(path for path in guarded if _is_in_reach(path, roots))
+        loose = [path for path in guarded if sys.platform != "darwin" and _is_loose(path, roots)]
+        notes += tuple(
+            f"guard-project: {path} is a link, which a command could replace; what it leads to is protected"
+            for path in loose
+        )
+        guarded = tuple(real(path) if path in loose else path for path in guarded)
         return cls(roots, (*written, *guarded), wants_network, notes, left_out)
 
     def allows_write(self, path: str) -> bool:
@@ -234,6 +240,17 @@ def _guarded(protected_paths: Iterable[str], launch: str) -> tuple[str, ...]:
 def _is_in_reach(path: str, roots: Sequence[str]) -> bool:
     """Return whether a command could write at `path`, or lead it elsewhere by a link on its way."""
     return any(is_inside(place, root) for place in (real(path), *crossed_links(path)) for root in roots)
+
+
+def _is_loose(path: str, roots: Sequence[str]) -> bool:
+    """Return whether `path` is itself a link in a root, as CLAUDE.md often is one to AGENTS.md: only Seatbelt holds it.
+
+    Such a link is common and of little use to an attacker who cannot change what it leads to unseen; one to a git
+    directory is neither, and stays what no lane is made with.
+    """
+    links = [link for link in crossed_links(path) if any(is_inside(link, root) for root in roots)]
+    place = os.path.join(real(os.path.dirname(path)), os.path.basename(path))
+    return links == [place] and "/.git/" not in f"{path}/"
 
 
 def _default_roots(launch: str, home: str) -> list[_Wanted]:
