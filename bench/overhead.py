@@ -99,11 +99,17 @@ def bare(line: str = ":") -> None:
 def spawn(rounds: int) -> object:
     """A confined spawn, and a whole Runner.run, beside bare `subprocess.run(["sh", "-c", ":"], capture_output=...)`."""
     with tempfile.TemporaryDirectory() as root:
-        found = interleave(spawn_arms(root), rounds)
+        return interleave(spawn_arms(root), rounds)
+
+
+def peers(rounds: int) -> object:
+    """Other sandboxes, one for each command, beside a confined spawn; apart, since their ends burden what follows."""
+    with tempfile.TemporaryDirectory() as root:
+        own = spawn_arms(root)
+        found = interleave({name: own[name] for name in ("bare", "confined spawn")} | others(root), rounds)
     added = {name: one["median_ms"] - found["bare"]["median_ms"] for name, one in found.items()}
-    alone = added.get("bubblewrap per command")
-    if alone is not None:
-        print(f"  bubblewrap per command adds {alone / max(1e-3, added['confined spawn']):.1f} times what a slot adds")
+    for name in list(added)[2:]:
+        print(f"  {name} adds {added[name] / max(1e-3, added['confined spawn']):.1f} times what a slot adds")
     return found
 
 
@@ -112,15 +118,13 @@ def spawn_arms(root: str) -> dict[str, Callable[[], object]]:
     offline = Runner(Confinement(roots=(root,), network=False), backend=CHOSEN[0], audit=False)
     whole = Runner(Confinement(roots=(root,)), backend=CHOSEN[0])
     enforcer = confined._prepared()  # noqa: SLF001 - the spawn alone, without policy, audit and refusal check
-    arms: dict[str, Callable[[], object]] = {
+    return {
         "bare": bare,
         "bare, again (the noise)": bare,
         "confined spawn": lambda: confined_spawn(enforcer, root),
         "Runner.run (policy, audit, check)": lambda: whole.run(":"),
         "Runner.run, network off": lambda: offline.run(":"),
     }
-    arms.update(others(root))
-    return arms
 
 
 def confined_spawn(held: Enforcer, root: str) -> None:
@@ -327,6 +331,7 @@ def explain(rounds: int) -> object:
 
 SECTIONS = {
     "spawn": spawn,
+    "peers": peers,
     "big-parent": big_parent,
     "output": output,
     "files": files,

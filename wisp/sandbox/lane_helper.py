@@ -111,8 +111,8 @@ class _Lane:
             return b"r" + _packed(22) + data[1:5]
         finally:
             _close(descriptors)
-        status = self._wait(pid)
-        gone = self._end_rest(pid)
+        status, gone = self._wait(pid)
+        gone = gone or self._end_rest(pid)
         if self._clears_shm and _changed("/dev/shm") != self._shm_changed:  # noqa: S108
             _clear_shm()
             self._shm_changed = _changed("/dev/shm")  # noqa: S108
@@ -137,17 +137,21 @@ class _Lane:
                 refusal = OSError(error.errno, error.strerror, argv[0])
         raise refusal or FileNotFoundError(2, "", argv[0])
 
-    def _wait(self, leader: int) -> int:
-        """Serve signals, and reap what the command orphans, until `leader` has ended; return its wait status."""
+    def _wait(self, leader: int) -> tuple[int, bool]:
+        """Serve signals, and reap what the command orphans, until `leader` has ended.
+
+        Returns its wait status, and whether it is known that it left nothing.
+        """
         self._watched = os.pidfd_open(leader)
         self._poll.register(self._watched, select.POLLIN)
         while True:
             ready = [one for one, _event in self._poll.poll(_REAPING)]
             if self._control.fileno() in ready:
                 self._pass_on(leader)
-            status = _reap(leader) if self._watched in ready or not ready else None
-            if status is not None:
-                return status
+            if self._watched in ready or not ready:
+                status, is_last = _reap(leader)
+                if status is not None:
+                    return status, is_last and self._is_own
 
     def _forget(self) -> None:
         """Give back what watched the last command: after its end was told, as nobody waits for this."""
@@ -205,8 +209,12 @@ def _close(descriptors: Iterable[int]) -> None:
         os.close(one)
 
 
-def _reap(leader: int) -> int | None:
-    """Take the status of every child that has ended; return that of `leader` when it is among them."""
+def _reap(leader: int) -> tuple[int | None, bool]:
+    """Take the status of every child that has ended.
+
+    Returns that of `leader` when it is among them, and whether no child is left: in a PID namespace of its own, where
+    whatever lost its parent is a child of this process, that means that nothing is left.
+    """
     found = None
     try:
         while True:
@@ -214,9 +222,9 @@ def _reap(leader: int) -> int | None:
             if pid == leader:
                 found = status
             elif pid == 0:
-                return found
+                return found, False
     except ChildProcessError:
-        return found
+        return found, True
 
 
 def _candidates(program: bytes, env: dict[bytes, bytes]) -> list[bytes]:
