@@ -29,13 +29,13 @@ HOSTILE = [
     "kill -9 -1",
     "kill -9 $$",
     "kill -STOP $$",
-    "for i in $(seq 100); do sleep 60 & done",
-    "for i in $(seq 20); do setsid sleep 60 & done; exit 3",
-    "(setsid sh -c 'exec 0<&- 1>&- 2>&-; sleep 60' &); exit 4",
+    "for i in $(seq 100); do sleep $LONG & done",
+    "for i in $(seq 20); do setsid sleep $LONG & done; exit 3",
+    "(setsid sh -c 'exec 0<&- 1>&- 2>&-; sleep $LONG' &); exit 4",
     "trap '' TERM INT HUP; while :; do :; done",
     "yes | head -c 3000000",
     "yes >&2 & sleep 0.05",
-    "exec 1>&- 2>&-; sleep 60",
+    "exec 1>&- 2>&-; sleep $LONG",
     "head -c 2000000 /dev/zero >/dev/shm/full; mkdir -p /dev/shm/a/b; ln -s / /dev/shm/l",
     "mount -o remount,rw / ; umount -l /proc; chmod 777 /; touch /wisp-was-here",
     "kill -9 1; kill -STOP 1; kill -USR1 1",
@@ -45,17 +45,17 @@ HOSTILE = [
     "ulimit -v 1000; ls",
     "exec /nonexistent",
     "printf '\\000\\377' ; exit 200",
-    "sleep 60",
+    "sleep $LONG",
 ]
 
 
-def listing() -> dict[str, object]:
-    """What could be left behind: processes of this user by command, mounts, descriptors, shared memory, links in /."""
+def listing(mark: str) -> dict[str, object]:
+    """What could be left behind: processes that bear the mark, mounts, descriptors, shared memory, names in /."""
     commands = []
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (place / "cmdline").read_bytes()
-            if b"sleep\x0060" in words or b"yes\x00" in words or b"lane_helper" in words:
+            if mark.encode() in words:  # as the time that it sleeps, or in a path of its lane
                 commands.append(words)
     return {
         "commands": commands,
@@ -79,10 +79,11 @@ def attack_lane(runner: Runner, draw: random.Random) -> None:
 def test_a_thousand_hostile_runs_leave_the_machine_as_it_was() -> None:
     """In a process of its own, so that what it leaves would be seen."""
     program = "from tests.linux.test_hostile_runs import main; main()"
-    before = listing()
+    mark = f"60.{os.getpid()}"
+    before = listing(mark)
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "LONG": mark},
         capture_output=True,
         text=True,
         timeout=900,
@@ -93,13 +94,13 @@ def test_a_thousand_hostile_runs_leave_the_machine_as_it_was() -> None:
     assert int(counted["runs"]) == RUNS
     assert int(counted["descriptors"]) == 0
     assert int(counted["twice"]) == 0
-    assert listing() == before
+    assert listing(mark) == before
 
 
 def main() -> None:
     draw = random.Random(20261130)
     process._GRACE = 0.2  # two seconds for each line that ignores TERM would be most of the time
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(prefix=f"wisp-{os.environ['LONG']}-") as place:
         root = Path(place) / "root"
         root.mkdir()
         count = root / "count"

@@ -82,6 +82,7 @@ CAPABILITIES: Final = (
     "confine.terminal",
     "confine.metadata",
     "confine.unix-sockets",
+    "confine.control-sockets",
     "confine.protected-inside-root",
     "confine.fork-chains",
     "confine.terminals",

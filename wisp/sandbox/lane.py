@@ -125,7 +125,7 @@ class Lane:
         """Tell the helper what to hold and wait until it does."""
         try:
             with suppress(OSError):  # it is gone already; what it said tells why
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+                self._socket.setsockopt(socket.SOL_SOCKET, _PASSCRED, 1)
                 self._socket.send(marshal.dumps(dict(setup)))
             self._socket.settimeout(_START)
             try:
@@ -142,7 +142,7 @@ class Lane:
                     self.listener = numbers[0]
                 elif kind == _SCM_CREDENTIALS:
                     self.helper_pid = numbers[0]
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+            self._socket.setsockopt(socket.SOL_SOCKET, _PASSCRED, 0)
             self._socket.settimeout(None)
             if data == b"k":
                 return
@@ -374,6 +374,8 @@ _SHORT_OF: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 #: Ancillary data of unix(7) that Python has no name for: pid, uid and gid of who sent it, the pid as seen from here.
 _SCM_CREDENTIALS: Final = 2
 _CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+#: SO_PASSCRED of socket(7).
+_PASSCRED: Final = 16
 
 
 def _number(data: bytes) -> int:

@@ -9,8 +9,6 @@ import ctypes
 import os
 import sys
 
-assert sys.platform == "linux"  # noqa: S101 - for the type checker; nothing else starts this
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` itself costs more than this whole program
     from collections.abc import Iterable
@@ -33,6 +31,8 @@ if TYPE_CHECKING:  # `typing` itself costs more than this whole program
         ends_leftovers: bool
         clears_shm: bool
 
+
+assert sys.platform == "linux"  # noqa: S101 - for the type checker; nothing else starts this
 
 __all__ = ["Failed", "restrict"]
 
