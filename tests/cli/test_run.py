@@ -7,7 +7,9 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -306,7 +308,7 @@ def test_a_hangup_that_was_ignored_stays_ignored(wisp: Wisp) -> None:
 
 
 def test_killing_wisp_itself_leaves_the_command_running_which_tier_b_cannot_help(wisp: Wisp) -> None:
-    running = wisp.start("run", "-c", "echo $$; exec sleep 60")
+    running = wisp.start("run", "--backend", "landlock", "-c", "echo $$; exec sleep 60")
     pid = int(line_of(running.stdout))
     began = proc_stat(pid)
     assert began is not None
@@ -318,6 +320,31 @@ def test_killing_wisp_itself_leaves_the_command_running_which_tier_b_cannot_help
         assert (now.started, now.is_over) == (began.started, False)
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.wisp_requires("namespaces")
+def test_killing_wisp_itself_leaves_nothing_on_tier_a(wisp: Wisp) -> None:
+    mark = f"60.{os.getpid()}"
+    running = wisp.start("run", "--backend", "bubblewrap", "-c", f"setsid sleep {mark} & echo ready; exec sleep {mark}")
+    assert line_of(running.stdout) == b"ready\n"
+    assert len(bearing(mark)) >= 2
+    running.kill()
+    running.wait(BOUND)
+    until = time.monotonic() + BOUND
+    while bearing(f"sleep\0{mark}") and time.monotonic() < until:
+        time.sleep(0.01)
+    assert bearing(f"sleep\0{mark}") == []
+
+
+def bearing(mark: str) -> list[bytes]:
+    """The command lines of all processes in which `mark` stands."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = place.read_bytes()
+            if mark.encode() in words:
+                found.append(words)
+    return found
 
 
 # What wisp says.
@@ -615,8 +642,7 @@ def test_without_a_network_there_are_no_internet_sockets(wisp: Wisp, wisp_home: 
 def test_what_the_command_leaves_running_is_gone_when_wisp_is(wisp: Wisp) -> None:
     mark = f"60.{os.getpid()}"
     done = wisp("run", "-c", f"sleep {mark} & setsid sleep {mark} & sleep 0.1")
-    lines = [place.read_bytes() for place in Path("/proc").glob("[0-9]*/cmdline") if place.exists()]
-    assert [line for line in lines if mark.encode() in line] == []
+    assert bearing(mark) == []
     assert (done.returncode, done.stderr) == (0, b"")
 
 

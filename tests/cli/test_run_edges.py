@@ -15,6 +15,7 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -205,8 +206,7 @@ def test_a_terminal_that_is_closed_is_a_hangup_and_no_traceback(wisp: Wisp) -> N
         os.close(outer)
         _out, err = running.communicate(timeout=BOUND)
         assert (running.returncode, err) == (128 + signal.SIGHUP, b"")
-        lines = [place.read_bytes() for place in Path("/proc").glob("[0-9]*/cmdline") if place.exists()]
-        assert [line for line in lines if f"sleep\0{mark}".encode() in line] == []
+        assert bearing(f"sleep\0{mark}") == []
 
 
 def has_ended(pidfd: int) -> bool:
@@ -238,3 +238,14 @@ def listening() -> Iterator[tuple[int, list[bytes]]]:
         socket.create_connection(("127.0.0.1", port), 5).close()
         thread.join(10)
     assert not thread.is_alive()
+
+
+def bearing(mark: str) -> list[bytes]:
+    """The command lines of all processes in which `mark` stands."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = place.read_bytes()
+            if mark.encode() in words:
+                found.append(words)
+    return found
