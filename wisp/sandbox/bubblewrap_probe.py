@@ -60,7 +60,7 @@ _LIMITS: Final = (
 
 _HELD_BY: Final = {
     "mounts": ("confine.write", "confine.devices", "confine.metadata", "confine.protected-inside-root",
-               "confine.control-sockets", "confine.terminals", "confine.device-ioctl"),
+               "confine.control-sockets", "confine.terminals"),
     "namespaces": ("confine.signals", "confine.ptrace", "confine.leftovers", "confine.fork-chains",
                    "confine.priority", "confine.process-limits"),
     "landlock-scope": ("confine.abstract-sockets",),
@@ -212,7 +212,14 @@ def _describe(backend: BubblewrapBackend, seen: _Seen) -> Capability:
         limits.append(
             Limit("confine.abstract-sockets", "with the network on, abstract sockets of other processes are in reach")
         )
+    abi = backend.landlock_abi()
+    if abi < 5:
+        limits.append(
+            Limit("confine.device-ioctl", f"Landlock interface {abi} does not govern ioctl on the devices of a lane")
+        )
     confines = frozenset(held for name, held_by in _HELD_BY.items() if states[name] == "yes" for held in held_by)
+    if abi >= 5:
+        confines |= {"confine.device-ioctl"}
     needed = {"mounts", "namespaces", "seccomp", "capabilities", "session", "descriptors", "leftovers"}
     missing = [name for name in _LOSES if name in needed and states[name] != "yes"]
     reason = f"not in force in the lane: {', '.join(missing)}" if missing else ""
