@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -601,3 +604,67 @@ def test_a_poll_of_the_mount_table_is_quiet(runner: Runner) -> None:
     watch = select.poll()
     watch.register(lane.descriptor, select.POLLIN)
     assert watch.poll(0) == []
+
+
+# Control sockets.
+
+
+CONNECT = """
+import socket, sys
+for path in sys.argv[1:]:
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+            print("reached")
+        except OSError as error:
+            print(type(error).__name__)
+"""
+
+
+def listen(stack: contextlib.ExitStack, path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    server = stack.enter_context(socket.socket(socket.AF_UNIX))
+    server.bind(str(path))
+    server.listen(8)
+    return str(path)
+
+
+def test_control_sockets_are_hidden_and_others_are_as_ever(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place, contextlib.ExitStack() as stack:
+        runtime = Path(place)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", place)
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{place}/elsewhere/engine.sock")
+        monkeypatch.setenv("TMUX", f"{root}/tmux,1,0")
+        hidden = [runtime / "bus", runtime / "systemd/private", runtime / "elsewhere/engine.sock", root / "tmux"]
+        paths = [listen(stack, path) for path in hidden]
+        ordinary = listen(stack, runtime / "own-daemon")
+        words = [sys.executable, "-I", "-S", "-c", CONNECT, *paths, ordinary]
+        plain = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert plain.stdout.split() == ["reached"] * 5
+        with make(root) as runner:
+            said = runner.run_argv(words).stdout.split()
+            assert "reached" not in said[:4]
+            assert said[4] == "reached"
+            # One that is made later is hidden from the next command.
+            later = listen(stack, runtime / "docker.sock")
+            assert runner.run_argv([*words[:5], later]).stdout.split() != ["reached"]
+
+
+def test_the_agent_of_ssh_is_hidden_without_a_network_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place, contextlib.ExitStack() as stack:
+        agent = listen(stack, Path(place) / "agent.1")
+        monkeypatch.setenv("SSH_AUTH_SOCK", agent)
+        words = [sys.executable, "-I", "-S", "-c", CONNECT, agent]
+        with make(root) as on, make(root, network=False) as off:
+            assert on.run_argv(words).stdout == "reached\n"
+            assert off.run_argv(words).stdout != "reached\n"
+
+
+def test_a_root_in_a_hidden_directory_stays_a_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", place)
+        root = Path(place) / "systemd" / "work"
+        root.mkdir(parents=True)
+        with make(root) as runner:
+            assert runner.run("touch inside").exit_status == 0
+        assert (root / "inside").exists()

@@ -56,9 +56,9 @@ def test_hidden_places_lie_over_roots_and_under_roots_that_lie_in_them() -> None
     )
     assert mounts(mount_options(plan))[5:] == [
         ("--tmpfs", "/run/user/5"),
-        ("--remount-ro", "/run/user/5"),
         ("--bind", "/tmp"),
         ("--bind", "/run/user/5/work"),
+        ("--remount-ro", "/run/user/5"),
         ("--tmpfs", "/tmp/tmux-5"),
         ("--remount-ro", "/tmp/tmux-5"),
         ("--ro-bind /dev/null", "/run/docker.sock"),

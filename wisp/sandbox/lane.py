@@ -110,7 +110,7 @@ class Lane:
                 stdout=subprocess.DEVNULL,
                 stderr=writer,
                 cwd="/",
-                env={"PATH": os.defpath},
+                env=_helper_environment(),
                 close_fds=closes,
                 pass_fds=(theirs.fileno(),) if closes else (),
                 start_new_session=True,  # what is typed at wisp's terminal is for wisp
@@ -376,6 +376,12 @@ _SCM_CREDENTIALS: Final = 2
 _CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 #: SO_PASSCRED of socket(7).
 _PASSCRED: Final = 16
+
+
+def _helper_environment() -> dict[str, str]:
+    """Return what the helper's interpreter may need to start, and nothing that a command could learn from it."""
+    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    return {"PATH": os.defpath, **kept}
 
 
 def _number(data: bytes) -> int:

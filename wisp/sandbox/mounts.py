@@ -52,11 +52,13 @@ def mount_options(plan: Plan) -> list[str]:
     # A hidden directory comes first where a root lies in it, and last where it lies in a root.
     around = [path for path in plan.hidden_directories if any(is_inside(root, path) for root in plan.roots)]
     within = [path for path in plan.hidden_directories if path not in around]
-    for path in around:
-        options += _cover(path)
+    for path in around:  # writable until the roots' own places are made in it
+        options += ["--perms", "0755", "--tmpfs", path]
     for path in plan.roots:
         if path != "/":
             options += ["--bind", path, path]
+    for path in around:
+        options += ["--remount-ro", path]
     for path in sorted(plan.pins):  # a parent before what lies in it
         options += ["--bind", path, path]
     for path in plan.protected:
