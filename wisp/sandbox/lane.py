@@ -206,6 +206,8 @@ class Lane:
             if large >= 0:
                 os.close(large)
         self._env = env
+        # The helper often waits for this very processor: let it start the command while wisp does the rest.
+        os.sched_yield()
         return command
 
     def signal(self, signum: int, *, to_all: bool) -> None:
