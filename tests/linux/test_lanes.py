@@ -524,6 +524,39 @@ def test_a_lane_whose_command_was_given_up_by_its_caller_is_ended(runner: Runner
     assert idle_lanes(runner) == []
 
 
+CHILDREN = {
+    "ignores the ends of its children": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "waits for any child": "threading.Thread(target=wait_for_any, daemon=True).start()",
+}
+
+
+@pytest.mark.parametrize("prepare", CHILDREN.values(), ids=list(CHILDREN))
+def test_a_program_that_sees_to_its_children_in_its_own_way_gets_each_status(root: Path, prepare: str) -> None:
+    program = f"""
+import os, signal, threading, time
+from wisp.config import Settings
+from wisp.runner import Runner
+from wisp.sandbox.bubblewrap import BubblewrapBackend
+from wisp.sandbox.confinement import Confinement
+
+def wait_for_any():
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(0.0001)
+
+{prepare}
+for _ in range(3):
+    with Runner(Confinement(({str(root)!r},)), backend=BubblewrapBackend(), settings=Settings(), audit=False) as runner:
+        print([runner.run("setsid sleep 60 & exit 3").exit_status for _ in range(5)])
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=BOUND, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[3, 3, 3, 3, 3]\n" * 3, "")
+
+
 # Protected paths inside a root.
 
 

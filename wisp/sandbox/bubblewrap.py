@@ -20,7 +20,8 @@ from wisp.realpath import is_inside
 from wisp.sandbox import privileges, syscalls
 from wisp.sandbox.backend import RefusalTexts
 from wisp.sandbox.bwrap import find_bwrap, isolation_options
-from wisp.sandbox.lane import Lane, LaneCommand, LaneFailed
+from wisp.sandbox.lane import Lane, LaneCommand
+from wisp.sandbox.lane_start import LaneFailed
 from wisp.sandbox.mount_table import MountTable
 from wisp.sandbox.mounts import Plan, mount_options, unmountable_root
 from wisp.sandbox.placeholders import Placeholders

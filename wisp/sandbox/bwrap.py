@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["find_bwrap", "isolation_options", "why_no_namespaces"]
+__all__ = ["find_bwrap", "heeding_children", "isolation_options", "why_no_namespaces"]
 
 #: What root keeps (`privileges.KEPT_BY_ROOT`), and what the helper needs to cut the rest for good.
 _ADDED: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP")
@@ -49,6 +51,23 @@ def isolation_options(*, namespaces: bool, network: bool, cuts_capabilities: boo
     return options
 
 
+#: Runs what follows with the ends of children heeded.
+_HEED: Final = (
+    "import _signal, os, sys; _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+def heeding_children() -> list[str]:
+    """Return the words to put before a program that has to see its children end.
+
+    An embedding program that ignores SIGCHLD hands that on (execve(2)), and then neither bubblewrap nor a helper would
+    ever learn the end of anything.
+    """
+    if signal.getsignal(signal.SIGCHLD) != signal.SIG_IGN:
+        return []
+    return [sys.executable, "-I", "-S", "-B", "-c", _HEED]
+
+
 @lru_cache(maxsize=1)
 def why_no_namespaces() -> str:
     """Return why no lane can be made on this machine, or an empty text where one can; tried once per process.
@@ -63,7 +82,7 @@ def why_no_namespaces() -> str:
     mounts = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     try:
         ran = subprocess.run(
-            [program, *options, *mounts, "--", "/bin/true"],
+            [*heeding_children(), program, *options, *mounts, "--", "/bin/true"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

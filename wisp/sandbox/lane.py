@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from wisp.errors import StatusLost
+from wisp.sandbox.lane_start import LaneFailed, start_helper
 from wisp.sandbox.syscalls import pidfd_open, pidfd_send_signal
 
 if TYPE_CHECKING:
     from wisp.sandbox.lane_setup import Setup
 
-__all__ = ["Lane", "LaneCommand", "LaneFailed"]
+__all__ = ["Lane", "LaneCommand"]
 
 #: Seconds in which a helper has to be ready, and to be gone when its socket is closed.
 _START: Final = 20.0
@@ -38,22 +39,6 @@ _DEATH: Final = 10.0
 _MOST_MESSAGE: Final = 1 << 15
 _MOST_REPLY: Final = 1 << 14
 _MOST_SAID: Final = 4096
-
-_DIRECTORY: Final = os.path.dirname(os.path.abspath(__file__))
-_PROGRAM: Final = "import sys; sys.path.append(sys.argv.pop(1)); import lane_helper; lane_helper.main()"
-
-
-class LaneFailed(Exception):
-    """A lane could not be set up. `what` was refused, with `errno` where the kernel gave one, and `said` in words."""
-
-    def __init__(self, what: str, code: int = 0, said: str = "") -> None:
-        super().__init__(what, code, said)
-        self.what, self.code, self.said = what, code, said
-
-    def __str__(self) -> str:
-        """Return all of it as one line."""
-        why = os.strerror(self.code) if self.code else self.said
-        return f"{self.what} ({why})" if why else self.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +67,7 @@ class Lane:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours
         try:
-            self._process = self._start(wrap, theirs, closes=closes)
+            self._process, self._said = start_helper(wrap, theirs.fileno(), closes=closes)
         except BaseException:
             ours.close()
             raise
@@ -97,29 +82,6 @@ class Lane:
             self.close()
             raise
         _LANES.add(self)
-
-    def _start(self, wrap: Sequence[str], theirs: socket.socket, *, closes: bool) -> subprocess.Popen[bytes]:
-        helper = [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, _DIRECTORY, str(theirs.fileno())]
-        reader, writer = os.pipe()
-        self._said = reader
-        os.set_inheritable(theirs.fileno(), True)
-        try:
-            return subprocess.Popen(
-                [*wrap, *helper],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=writer,
-                cwd="/",
-                env=_helper_environment(),
-                close_fds=closes,
-                pass_fds=(theirs.fileno(),) if closes else (),
-                start_new_session=True,  # what is typed at wisp's terminal is for wisp
-            )
-        except OSError as error:
-            os.close(reader)
-            raise LaneFailed(f"{wrap[0]} cannot be started", error.errno or 0) from None
-        finally:
-            os.close(writer)
 
     def _set_up(self, setup: Setup) -> None:
         """Tell the helper what to hold and wait until it does."""
@@ -378,12 +340,6 @@ _SCM_CREDENTIALS: Final = 2
 _CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 #: SO_PASSCRED of socket(7).
 _PASSCRED: Final = 16
-
-
-def _helper_environment() -> dict[str, str]:
-    """Return what the helper's interpreter may need to start, and nothing that a command could learn from it."""
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    return {"PATH": os.defpath, **kept}
 
 
 def _number(data: bytes) -> int:
