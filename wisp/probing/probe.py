@@ -87,6 +87,7 @@ CAPABILITIES: Final = (
     "confine.fork-chains",
     "confine.terminals",
     "confine.priority",
+    "work.across-roots",
 )
 
 
