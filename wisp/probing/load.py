@@ -323,8 +323,8 @@ class _Row:
         table = self._table["refusal"]
         if expect == "allowed":
             self._wrong("refusal is given, but an allowed row is not refused")
-        if not isinstance(table, dict) or not {"verdict"} <= table.keys() <= {"verdict", "paths"}:
-            self._wrong("refusal must be a table with a verdict and paths")
+        if not isinstance(table, dict) or not {"verdict"} <= table.keys() <= {"verdict", "paths", "unless"}:
+            self._wrong("refusal must be a table with a verdict and paths, and perhaps a layer after `unless`")
         verdict, paths = table["verdict"], table.get("paths", [])
         if not isinstance(verdict, str) or verdict not in {"refused", "not-the-sandbox", "guess"}:
             self._wrong(f"refusal: verdict is {verdict!r}; it may be refused, not-the-sandbox or guess")
@@ -332,7 +332,10 @@ class _Row:
             self._wrong("refusal: paths must be a list of paths that start with one of the row's variables")
         if (verdict == "refused") != bool(paths):
             self._wrong("refusal: refused names paths, and nothing else does")
-        return ExpectedRefusal(cast("RefusalVerdict", verdict), tuple(paths))
+        unless = table.get("unless", "")
+        if not isinstance(unless, str) or (unless and unless not in LAYERS):
+            self._wrong(f"refusal: unless is {unless!r}; it may be one of {', '.join(LAYERS)}")
+        return ExpectedRefusal(cast("RefusalVerdict", verdict), tuple(paths), unless)
 
     def _limits(self) -> tuple[DeclaredLimit, ...]:
         limits = list[DeclaredLimit]()

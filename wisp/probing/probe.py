@@ -132,10 +132,14 @@ class DeclaredLimit:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRefusal:
-    """What the refusal check must say of the confined run; `paths` are written with the row's variables."""
+    """What the refusal check must say of the confined run; `paths` are written with the row's variables.
+
+    Where the layer `unless` is in force the action fails in another way, and nothing is expected.
+    """
 
     verdict: RefusalVerdict
     paths: tuple[str, ...] = ()
+    unless: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,7 +232,7 @@ def _compared(probe: Probe, space: Workspace, outcome: Outcome, seen: Trial) -> 
     said = "nothing" if refusal is None else " ".join((refusal.verdict, *map(space.shorten, refusal.paths)))
     agrees: bool | None = None
     wanted = probe.refusal
-    if wanted is not None and outcome.confined and not seen.crossed:
+    if wanted is not None and outcome.confined and not seen.crossed and wanted.unless not in outcome.layers:
         paths = {real(space.expand(path)) for path in wanted.paths}
         agrees = refusal is not None and refusal.verdict == wanted.verdict and set(refusal.paths) == paths
     return _Confined(seen, outcome.layers, agrees, said)

@@ -102,6 +102,16 @@ SHAPES: Final[tuple[Shape, ...]] = (
         quoting="shell",
     ),
     Shape(
+        "gnu-inter-device",
+        _pattern(
+            r"{PROGRAM}inter-device move failed: (?P<p>{OPEN}(?:(?!{CLOSE} to {OPEN})[^\n])+{CLOSE})"
+            r" to (?P<q>{OPEN}.+{CLOSE}); unable to remove target: {T}{END}"
+        ),
+        "mv: inter-device move failed: '{p}' to '{q}'; unable to remove target: {T}",
+        bare=True,
+        quoting="shell",
+    ),
+    Shape(
         "gnu-hard-link",
         _pattern(
             r"{PROGRAM}(?:failed to create|creating|cannot create) hard link "
