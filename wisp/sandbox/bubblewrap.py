@@ -291,6 +291,7 @@ class BubblewrapEnforcer:
             "places": [
                 (os.fsencode(path), device, inode, kind)
                 for path, (device, inode), kind in zip(ground.paths, ground.identities, kinds, strict=False)
+                if kind == "root" or self._has("mounts")
             ],
             "sealed": self._has("mounts"),
             "kept": _mask(privileges.KEPT_BY_ROOT) if self._has("capabilities") else None,

@@ -67,7 +67,9 @@ class Lane:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours
         try:
-            self._process, self._said = start_helper(wrap, theirs.fileno(), closes=closes)
+            self._process, self._said = start_helper(
+                wrap, theirs.fileno(), closes=closes, new_session=setup["new_session"]
+            )
         except BaseException:
             ours.close()
             raise

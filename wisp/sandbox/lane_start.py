@@ -29,7 +29,9 @@ class LaneFailed(Exception):
         return f"{self.what} ({why})" if why else self.what
 
 
-def start_helper(wrap: Sequence[str], control: int, *, closes: bool) -> tuple[subprocess.Popen[bytes], int]:
+def start_helper(
+    wrap: Sequence[str], control: int, *, closes: bool, new_session: bool
+) -> tuple[subprocess.Popen[bytes], int]:
     """Start the helper by `wrap`, with the descriptor `control` to be asked on, and no other unless not `closes`.
 
     Returns the process and a descriptor that gives what it prints until it is ready. Raises LaneFailed.
@@ -47,7 +49,7 @@ def start_helper(wrap: Sequence[str], control: int, *, closes: bool) -> tuple[su
             env=_helper_environment(),
             close_fds=closes,
             pass_fds=(control,) if closes else (),
-            start_new_session=True,  # what is typed at wisp's terminal is for wisp
+            start_new_session=new_session,  # what is typed at wisp's terminal is for wisp
         )
     except OSError as error:
         os.close(reader)

@@ -45,7 +45,9 @@ def unmountable_root(roots: Iterable[str]) -> str:
 
 def mount_options(plan: Plan) -> list[str]:
     """Return bubblewrap's options for `plan`; later mounts lie over earlier ones."""
-    is_open = "/" in plan.roots or not plan.sealed
+    if not plan.sealed:
+        return ["--bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"]
+    is_open = "/" in plan.roots
     options = ["--bind" if is_open else "--ro-bind", "/", "/"]
     options += ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
     options += ["--proc", "/proc"]
@@ -59,11 +61,17 @@ def mount_options(plan: Plan) -> list[str]:
             options += ["--bind", path, path]
     for path in around:
         options += ["--remount-ro", path]
+    return [*options, *_inside(plan, within)]
+
+
+def _inside(plan: Plan, covers: Iterable[str]) -> list[str]:
+    """Return what lies over the roots, and what is hidden elsewhere."""
+    options = list[str]()
     for path in sorted(plan.pins):  # a parent before what lies in it
         options += ["--bind", path, path]
     for path in plan.protected:
         options += ["--ro-bind", path, path]
-    for path in within:
+    for path in covers:
         options += _cover(path)
     for path in plan.hidden_files:
         if not any(is_inside(path, cover) for cover in plan.hidden_directories):
