@@ -42,6 +42,12 @@ STILL_STOPPED = {
     ("none", "terminal.session"): "the backend `none` makes a session",
 }
 
+if os.geteuid() != 0:
+    STILL_STOPPED |= {
+        ("bubblewrap", f"processes.{name}"): "from a user namespace the kernel lets nobody trace a process outside it"
+        for name in ("trace", "write-memory-by-proc", "write-memory-by-call", "take-a-descriptor")
+    }
+
 
 @lru_cache
 def backend_of(name: str, without: frozenset[str] = frozenset()) -> Backend:

@@ -106,7 +106,7 @@ class SeatbeltEnforcer:
         self.notes: tuple[str, ...] = () if held else (_TRUSTED,)
         refused = (os.strerror(errno.EPERM),)
         # What an outer sandbox refuses is not checked against roots that it does not have.
-        self.texts = RefusalTexts(write=refused, link=refused, pinned=refused, call=refused) if held else RefusalTexts()
+        self.texts = RefusalTexts(write=refused, link=refused, call=refused) if held else RefusalTexts()
 
     @property
     def ends_leftovers(self) -> str:

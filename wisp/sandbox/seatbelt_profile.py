@@ -154,6 +154,10 @@ def _plain(path: str) -> str:
         raise SandboxUnavailable(
             "seatbelt", f"the path {path!r} holds a control character, and no rule is made of such a one; rename it"
         )
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise SandboxUnavailable("seatbelt", f"the path {path!r} cannot be encoded: no file has that name") from None
     return path
 
 
