@@ -183,6 +183,13 @@ def _pidfd(_place: Path) -> str:
     return ""
 
 
+def _seatbelt(_place: Path) -> str:
+    program = "/usr/bin/sandbox-exec"
+    if not Path(program).exists():
+        return "this system has no Seatbelt"
+    return _command(program, "-p", "(version 1)(allow default)", "/usr/bin/true")(Path("/"))
+
+
 def _command(*argv: str) -> Callable[[Path], str]:
     def attempt(place: Path) -> str:
         ran = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False, cwd=place)
@@ -295,6 +302,7 @@ ABILITIES: Final[Mapping[str, Callable[[Path], str]]] = {
     "ipv6": _ipv6,
     "terminal": _controlling_terminal,
     "user-namespaces": _command("unshare", "-Ur", "true"),
+    "seatbelt": _seatbelt,
     "landlock": _program("call(444, None, 0, 1)"),
     "io-uring": _program("call(425, 8, ctypes.create_string_buffer(120))"),
     "abi.int80": _program(_INT80),

@@ -10,7 +10,7 @@ import stat
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, TypeVar, cast
 
 from wisp.errors import ProbeError
 from wisp.probing.abilities import is_ability
@@ -52,6 +52,7 @@ _KEYS: Final = frozenset(
         "promise",
         "network",
         "slow",
+        "protected",
     }
 )
 _REQUIRED: Final = ("id", "title", "why", "run", "expect", "crossed")
@@ -224,8 +225,14 @@ class _Row:
             promise=promise,
             network="network" in self._table and self._one_of("network", ("on", "off")) == "on",
             slow=self._flag("slow", default=False),
+            protected=self._protected(),
             path=self._path,
         )
+
+    def _protected(self) -> Literal["existing", "absent"] | None:
+        if "protected" not in self._table:
+            return None
+        return "existing" if self._one_of("protected", ("existing", "absent")) == "existing" else "absent"
 
     def _wrong(self, reason: str) -> NoReturn:
         raise ProbeError(self._path, self._where, reason)

@@ -88,6 +88,7 @@ CAPABILITIES: Final = (
     "confine.terminals",
     "confine.priority",
     "work.across-roots",
+    "work.ask-before-write",
 )
 
 
@@ -166,6 +167,8 @@ class Probe:
     promise: bool = True
     network: bool = False
     slow: bool = False
+    #: Where `$PROTECTED` lies inside `$ROOT`: whether it is there at the start. None: it lies outside every root.
+    protected: Literal["existing", "absent"] | None = None
     path: str = ""
 
     @property

@@ -43,6 +43,9 @@ __all__ = ["run_control", "run_probe", "run_probes"]
 _MOST_OUTPUT: Final = 64 * 1024
 _MOST_SHOWN: Final = 400
 
+#: Without it a confinement with a protected path inside a root does not run.
+_INSIDE: Final = "confine.protected-inside-root"
+
 #: Rows are wisp's own lines, and some look like what the policy is there to refuse; the person's settings would make
 #: two machines differ.
 _SETTINGS: Final = Settings(command_policy=PolicySettings(deny=()))
@@ -172,15 +175,25 @@ def _run(
             if reason:
                 return _Found("skipped", f"needs {name}: {reason}")
         control = run_control(probe, scratch=scratch, interrupt=interrupt)
-        confined = _run_confined(probe, backend, scratch, interrupt) if control.crossed else None
         if confines is None:
             confines = backend.capability().confines
+        if control.crossed and probe.protected is not None and _INSIDE not in confines:
+            return _not_run(probe, control)
+        confined = _run_confined(probe, backend, scratch, interrupt) if control.crossed else None
     except WispError as error:
         return _Found("inconclusive", f"nothing was run confined: {error}", control)
     except OSError as error:
         return _Found("inconclusive", f"the row could not be set up: {error}", control)
     verdict, reason = judge(probe, control, None if confined is None else confined.trial, confines)
     return _Found(verdict, reason, control, confined)
+
+
+def _not_run(probe: Probe, control: Trial) -> _Found:
+    """Return what a row gives whose confinement the backend refuses to run at all, as it says."""
+    limit = next((one for one in probe.limits if one.without == _INSIDE), None)
+    if limit is None:
+        return _Found("inconclusive", f"the backend does not hold {_INSIDE}, and the row declares no limit", control)
+    return _Found("declared", f"nothing was run, as declared: {limit.because} (no {limit.without})", control)
 
 
 def run_control(probe: Probe, *, scratch: Path, interrupt: Interrupt | None = None) -> Trial:
@@ -262,7 +275,7 @@ class _Trial:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.callback(remove_tree, self._scratch / self._name)
-            self.workspace = build_workspace(self._scratch, self._name)
+            self.workspace = build_workspace(self._scratch, self._name, protected_inside=self._probe.protected)
             self.standins = stack.enter_context(StandIns(self._probe, Path(self.workspace.outside)))
             self.workspace = self.workspace.with_variables(self.standins.variables())
             if any(sign.oracle == "alive" for sign in self._probe.crossed):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from wisp.probing.abilities import python
 from wisp.probing.leftovers import MARK
@@ -49,7 +49,7 @@ class Workspace:
 
     def shorten(self, text: str) -> str:
         """Return `text` with scratch paths written as the row's variables: short, and the same in every run."""
-        for name in ("ROOT2", "ROOT", "OUTSIDE", "PROTECTED", "LINK"):
+        for name in ("PROTECTED", "ROOT2", "ROOT", "OUTSIDE", "LINK"):
             value = re.escape(self.variables[name])
             text = re.sub(value + r"(?![A-Za-z0-9_])", f"${name}", text)
             text = re.sub(value, f"${{{name}}}", text)
@@ -74,16 +74,22 @@ class Workspace:
         }
 
 
-def build_workspace(scratch: Path, name: str) -> Workspace:
+def build_workspace(
+    scratch: Path, name: str, *, protected_inside: Literal["existing", "absent"] | None = None
+) -> Workspace:
     """Make the directories of one trial under `scratch` as `name`, and return them. Raises OSError.
 
-    `PORT` and `VICTIM` are 0 until the stand-ins are there (`with_variables`).
+    The protected directory lies outside the roots or, with `protected_inside`, two directories deep in the first, and
+    may be absent there. `PORT` and `VICTIM` are 0 until the stand-ins are there (`with_variables`).
     """
     directory = Path(real(scratch / name))
-    root, root2, outside, protected = (directory / one for one in ("root", "root2", "outside", "protected"))
-    for one in (directory, root, root2, directory / "rootx", outside, outside / "dir", protected):
+    root, root2, outside = (directory / one for one in ("root", "root2", "outside"))
+    protected = directory / "protected" if protected_inside is None else root / "above" / "parent" / "protected"
+    for one in (directory, root, root2, directory / "rootx", outside, outside / "dir"):
         one.mkdir(mode=0o700)
-    (protected / "config.json").write_text("{}\n")
+    if protected_inside != "absent":
+        protected.mkdir(mode=0o700, parents=True)
+        (protected / "config.json").write_text("{}\n")
     (outside / "dir" / "file").write_text("file\n")
     _make_victim(outside / "victim")
     link = directory / "link"

@@ -60,7 +60,7 @@ _LIMITS: Final = (
 
 _HELD_BY: Final = {
     "mounts": ("confine.write", "confine.devices", "confine.metadata", "confine.protected-inside-root",
-               "confine.control-sockets", "confine.terminals"),
+               "confine.control-sockets", "confine.terminals", "work.ask-before-write"),
     "namespaces": ("confine.signals", "confine.ptrace", "confine.leftovers", "confine.fork-chains",
                    "confine.priority", "confine.process-limits"),
     "landlock-scope": ("confine.abstract-sockets",),

@@ -60,6 +60,10 @@ _LIMITS: Final = (
         "confine.fork-chains",
         "a process that forks and exits faster than it can be found outlives its command",
     ),
+    Limit(
+        "work.ask-before-write",
+        "access(2) knows nothing of Landlock: a tool that asks before it writes is told yes, and fails when it does",
+    ),
     Limit("confine.terminals", "other terminals of this user under /dev/pts can be written to"),
 )
 
