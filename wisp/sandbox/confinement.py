@@ -243,14 +243,15 @@ def _is_in_reach(path: str, roots: Sequence[str]) -> bool:
 
 
 def _is_loose(path: str, roots: Sequence[str]) -> bool:
-    """Return whether `path` is itself a link in a root, as CLAUDE.md often is one to AGENTS.md: only Seatbelt holds it.
+    """Return whether `path` is an instruction file that is itself a link in a root, as CLAUDE.md often is to AGENTS.md.
 
-    Such a link is common and of little use to an attacker who cannot change what it leads to unseen; one to a git
-    directory is neither, and stays what no lane is made with.
+    Only Seatbelt can hold such a link. It is common, and what it leads to is read by a model, not run; every other link
+    on the way to what is guarded stays a reason to make no lane.
     """
+    if not path.endswith(".md") or not os.path.isfile(path):
+        return False
     links = [link for link in crossed_links(path) if any(is_inside(link, root) for root in roots)]
-    place = os.path.join(real(os.path.dirname(path)), os.path.basename(path))
-    return links == [place] and "/.git/" not in f"{path}/"
+    return links == [os.path.join(real(os.path.dirname(path)), os.path.basename(path))]
 
 
 def _default_roots(launch: str, home: str) -> list[_Wanted]:
