@@ -28,7 +28,7 @@ from wisp.sandbox.process import Finished
 from wisp.sandbox.seatbelt import LAYERS, SeatbeltBackend, SeatbeltEnforcer
 from wisp.sandbox.seatbelt_probe import Seen, describe
 from wisp.sandbox.seatbelt_profile import profile_of
-from wisp.sandbox.seatbelt_start import why_not_started
+from wisp.sandbox.seatbelt_start import Said, why_not_started
 from wisp.sandbox.stop import Stop
 from wisp.sandbox.streams import Streams
 from wisp.sandbox.tail import Tail
@@ -230,21 +230,35 @@ def test_a_command_that_is_ended_while_its_sandbox_starts_was_ended_and_not_refu
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "sent", "started"),
+    ("status", "output", "sent", "started"),
     [
-        (65, b"s", set(), True),
+        (65, b"\0started:", set(), True),
+        (65, b"started:", set(), False),
         (65, b"", set(), False),
         (-15, b"", {15}, True),
         (-15, b"", {2}, False),
         (71, b"", {15}, False),
         (0, b"", set(), False),
-        (-6, b"s", set(), True),
+        (-6, b"a warning\n\0started:", set(), True),
     ],
 )
-def test_the_proof_decides_and_the_status_only_chooses_the_words(
-    status: int, said: bytes, sent: set[int], started: bool
+def test_the_mark_decides_and_the_status_only_chooses_the_words(
+    status: int, output: bytes, sent: set[int], started: bool
 ) -> None:
-    assert (why_not_started(status, said, sent) == "") is started
+    assert (why_not_started(status, Said.of(output), sent) == "") is started
+
+
+def test_what_sandbox_exec_says_of_itself_is_the_reason_and_none_of_the_commands_output(
+    stand_in: StandIn, confinement: Confinement, root: Path
+) -> None:
+    enforcer = stand_in.prepare(confinement)
+    assert run(enforcer, "echo own >&2", root).err == "own\n"
+    stand_in.does("apply")
+
+    with pytest.raises(
+        SandboxUnavailable, match=r"ended with 71.*: sandbox-exec: sandbox_apply: Operation not permitted$"
+    ):
+        run(enforcer, "echo own >&2", root)
 
 
 def test_the_profile_and_the_paths_are_what_sandbox_exec_is_given(
@@ -261,7 +275,10 @@ def test_the_profile_and_the_paths_are_what_sandbox_exec_is_given(
     assert given == [f"{name}={path}" for name, path in profile.parameters]
 
 
-def test_the_proofs_pipe_does_not_reach_the_command(stand_in: StandIn, confinement: Confinement, root: Path) -> None:
+@pytest.mark.parametrize("more", [0, 40])  # a number of one digit, and of two
+def test_the_pipe_of_the_start_does_not_reach_the_command(
+    stand_in: StandIn, confinement: Confinement, root: Path, more: int
+) -> None:
     code = """
 import os
 def is_open(number):
@@ -272,7 +289,7 @@ def is_open(number):
     return True
 print([number for number in range(3, 400) if is_open(number)])
 """
-    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(40)]  # so that its number has two digits
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(more)]
     try:
         ran = run(stand_in.prepare(confinement), [sys.executable, "-I", "-S", "-c", code], root)
     finally:

@@ -10,9 +10,7 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from wisp.errors import SandboxUnavailable
@@ -20,7 +18,8 @@ from wisp.realpath import is_inside
 from wisp.sandbox import privileges, syscalls
 from wisp.sandbox.backend import RefusalTexts
 from wisp.sandbox.bwrap import find_bwrap, isolation_options
-from wisp.sandbox.lane import Lane, LaneCommand
+from wisp.sandbox.lane import Lane
+from wisp.sandbox.lane_slot import Ground, LaneSlot, Lease, times_of
 from wisp.sandbox.lane_start import LaneFailed
 from wisp.sandbox.mount_table import MountTable
 from wisp.sandbox.mounts import Plan, mount_options, unmountable_root
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from wisp.sandbox.capability import Capability
     from wisp.sandbox.confinement import Confinement
     from wisp.sandbox.lane_setup import Setup
-    from wisp.sandbox.observer import Observation, Observer
+    from wisp.sandbox.observer import Observer
 
 __all__ = ["LAYERS", "BubblewrapBackend"]
 
@@ -122,26 +121,6 @@ class BubblewrapBackend:
         return BubblewrapEnforcer(confinement, program, self.landlock_abi(), self._without, observe=self._observe)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ground:
-    """What a lane was made from: its places as they were, and what it hides."""
-
-    paths: tuple[str, ...]
-    identities: tuple[tuple[int, int], ...]
-    hidden: Hidden
-    #: Of the directories in which another control socket may appear, in nanoseconds.
-    times: tuple[int, ...]
-
-    def is_unchanged(self) -> bool:
-        return identities_of(self.paths) == self.identities and _times(self.hidden.watched) == self.times
-
-
-def _times(directories: Sequence[str]) -> tuple[int, ...]:
-    with suppress(OSError):
-        return tuple(os.stat(path).st_mtime_ns for path in directories)
-    return ()
-
-
 class BubblewrapEnforcer:
     """One confinement under bubblewrap: a pool of lanes that all hold it."""
 
@@ -157,7 +136,7 @@ class BubblewrapEnforcer:
         self._pins = confinement.pinned()
         self._protected = confinement.protected_inside()
         self._lock = threading.Lock()
-        self._idle: list[_LaneSlot] = []
+        self._idle: list[LaneSlot] = []
         self._is_closed = False
         self._leases = 0
         #: Grows when what lanes were made from has changed: those made before are not used again.
@@ -188,11 +167,11 @@ class BubblewrapEnforcer:
             return ""
         return "only the command's own process group is ended: a process that left it may still run"
 
-    def lease(self) -> _Lease:
+    def lease(self) -> Lease:
         """Hold a lane for one command; one that is gone, or whose places were replaced, is thrown away, never used."""
-        return _Lease(self)
+        return Lease(self)
 
-    def take(self) -> _LaneSlot:
+    def take(self) -> LaneSlot:
         """Return a lane to run one command in; `give_back` is due after it."""
         with self._lock:
             self._leases += 1
@@ -203,7 +182,7 @@ class BubblewrapEnforcer:
             self.give_back(None)
             raise
 
-    def give_back(self, slot: _LaneSlot | None) -> None:
+    def give_back(self, slot: LaneSlot | None) -> None:
         with self._lock:
             keep = (
                 slot is not None
@@ -220,7 +199,7 @@ class BubblewrapEnforcer:
             self._leases -= 1
             self._clear()
 
-    def _take(self) -> _LaneSlot:
+    def _take(self) -> LaneSlot:
         while True:
             with self._lock:
                 if self._mounts.has_changed():
@@ -228,12 +207,12 @@ class BubblewrapEnforcer:
                 slot = self._idle.pop() if self._idle else None
                 generation = self._generation
             if slot is None:
-                return _LaneSlot(self, generation)
+                return LaneSlot(self, generation)
             if slot.generation == generation and slot.is_sound():
                 return slot
             slot.close()
 
-    def new_lane(self) -> tuple[Lane, _Ground]:
+    def new_lane(self) -> tuple[Lane, Ground]:
         """Return a new lane and what it is bound to; raises SandboxUnavailable when any layer cannot be applied."""
         self._placeholders.make(self._protected)
         opened: list[int] = []
@@ -255,14 +234,14 @@ class BubblewrapEnforcer:
             for descriptor in opened:
                 os.close(descriptor)
 
-    def _survey(self, roots: Sequence[tuple[int, int]]) -> _Ground:
+    def _survey(self, roots: Sequence[tuple[int, int]]) -> Ground:
         """Return what lies at the places of a lane now; `roots` are the identities of its roots."""
         inside = (*self._pins, *self._protected)
         there = identities_of(inside)
         if there is None:
             raise SandboxUnavailable(BubblewrapBackend.name, "a protected path was taken away while it was looked at")
         hidden = hidden_places(network=self._confinement.network)
-        return _Ground((*self._roots, *inside), (*roots, *there), hidden, _times(hidden.watched))
+        return Ground((*self._roots, *inside), (*roots, *there), hidden, times_of(hidden.watched))
 
     def _wrap(self, hidden: Hidden) -> list[str]:
         plan = Plan(
@@ -280,7 +259,7 @@ class BubblewrapEnforcer:
         )
         return [self._program, *isolation, *mount_options(plan), "--"]
 
-    def _setup(self, ground: _Ground) -> Setup:
+    def _setup(self, ground: Ground) -> Setup:
         table = syscalls.numbers()
         if table is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -373,63 +352,6 @@ class BubblewrapEnforcer:
 
 def _unavailable(failure: LaneFailed) -> SandboxUnavailable:
     return SandboxUnavailable(BubblewrapBackend.name, f"no lane can be made: {failure}")
-
-
-class _Lease(AbstractContextManager["_LaneSlot"]):
-    """Holds a lane for the length of one command."""
-
-    def __init__(self, enforcer: BubblewrapEnforcer) -> None:
-        self._enforcer = enforcer
-        self._slot: _LaneSlot | None = None
-
-    def __enter__(self) -> _LaneSlot:
-        self._slot = slot = self._enforcer.take()
-        return slot
-
-    def __exit__(self, *_: object) -> None:
-        self._enforcer.give_back(self._slot)
-
-
-class _LaneSlot:
-    """A lane with what it is bound to."""
-
-    def __init__(self, enforcer: BubblewrapEnforcer, generation: int) -> None:
-        self._enforcer = enforcer
-        self.generation = generation
-        self._renew()
-
-    def _renew(self) -> None:
-        self.lane, self._ground = self._enforcer.new_lane()
-        self._observer = self._enforcer.observe(self.lane, self._ground.hidden)
-
-    def close(self) -> None:
-        """End the lane, and then what observes it: its last calls are to be answered."""
-        self.lane.close()
-        if self._observer is not None:
-            self._observer.close()
-
-    def observation(self) -> Observation | None:
-        """Return what the observer saw of the command that has ended."""
-        return None if self._observer is None else self._observer.take()
-
-    def is_sound(self) -> bool:
-        """Return whether the lane can be asked, and its places still are what it was made from."""
-        return self.lane.is_usable and self._ground.is_unchanged()
-
-    def spawn(
-        self, argv: Sequence[str], *, cwd: str, env: Mapping[bytes, bytes], stdin: int, stdout: int, stderr: int
-    ) -> LaneCommand:
-        """Start one command; see `wisp.sandbox.backend.Slot`. Whether it could be started is told at its end."""
-        for _ in range(2):
-            if self._observer is not None:
-                self._observer.begin()
-            command = self.lane.run(argv, cwd, env, (stdin, stdout, stderr))
-            if command is not None:
-                return command
-            # The helper was gone before it was asked, so nothing was started: ask a new one.
-            self.close()
-            self._renew()
-        raise SandboxUnavailable(BubblewrapBackend.name, "its lanes end as soon as they are made")
 
 
 def _mask(numbers: frozenset[int]) -> int:

@@ -1,22 +1,24 @@
 """How a command is started by `sandbox-exec`, and how its own failures are told from the command's.
 
 `sandbox-exec` ends with 65 or 71, or is killed by signal 6, where it cannot confine; so may any command. What the
-command's output says proves nothing either, as it is the command's. So a shell inside the sandbox says that it runs, by
-one byte on a pipe that nobody else can write to, and becomes the command, which does not get the pipe.
+command's output says proves nothing either, as it is the command's. So `sandbox-exec` gets a pipe for its errors, and
+starts a shell that writes one mark to it and then becomes the command, which has its own descriptors and no pipe.
 
-`bash`, because other shells close no descriptor above 9, and any number may be the pipe's. It passes the environment
-on but for variables whose names are none in a shell; it counts `SHLVL` and sets `PWD` and `_`, as every shell does.
+`bash`, because other shells close no descriptor above 9. It passes the environment on but for variables whose names are
+none in a shell; it counts `SHLVL` and sets `PWD` and `_`, as every shell does.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -27,29 +29,44 @@ from wisp.sandbox.tree import TreeWatch
 if TYPE_CHECKING:
     from wisp.sandbox.seatbelt_profile import Profile
 
-__all__ = ["SHELL", "SeatbeltCommand", "find_program", "nesting", "prove", "start", "start_plainly", "why_not_started"]
+__all__ = [
+    "SHELL",
+    "Said",
+    "SeatbeltCommand",
+    "find_program",
+    "nesting",
+    "prove",
+    "start",
+    "start_plainly",
+    "why_not_started",
+]
 
 SHELL: Final = "/bin/bash"
 
 #: Seconds for what takes milliseconds: a `sandbox-exec` inside another sandbox was seen to hang.
 _PATIENCE: Final = 10.0
 
-_STARTED: Final = b"s"
+#: No error text of `sandbox-exec` holds a NUL byte.
+_MARK: Final = b"\0started:"
+_MOST_SAID: Final = 1 << 16
 
 
-def _inner(pipe: int) -> str:
+def _inner(stderr: int) -> str:
     """Return the shell's program: `$0` is the program's path, `$1` the name it is to be called by.
 
-    The braces keep a copy of the pipe aside, close-on-exec, so that it is back when the program cannot be started.
+    Its standard error is the pipe, `stderr` the number of the command's. A shell keeps what a group's redirection hides
+    to bring it back: for 0 to 2 every bash does so by a copy that the command does not inherit, for other numbers the
+    one of macOS (3.2) does not. So only 2 is redirected for the group, and the rest is closed for good.
     """
-    # `execfail`: else a shell without a person ends when `exec` fails.
-    failed = f"printf %s $? >&{pipe}"
-    return f'shopt -s execfail; printf s >&{pipe}; {{ exec -a "$1" -- "$0" "${{@:2}}"; }} {pipe}>&-; {failed}; exit 126'
+    # `execfail`: else a shell without a person ends when `exec` fails. The group is over only if it did.
+    started = 'shopt -s execfail; printf "\\0started:" >&2'
+    become = f'{{ exec {stderr}>&-; exec -a "$1" -- "$0" "${{@:2}}"; }} 2>&{stderr}'
+    return f"{started}; {become}; printf %s $? >&2; exit 126"
 
 
-def _words(sandbox_exec: str, file: str, profile: Profile, pipe: int, program: str, argv: Sequence[str]) -> list[str]:
+def _words(sandbox_exec: str, file: str, profile: Profile, stderr: int, program: str, argv: Sequence[str]) -> list[str]:
     # -p: no start-up file (`BASH_ENV`) and no function from the environment is read before the command is there.
-    return [sandbox_exec, "-f", file, *profile.options(), SHELL, "-p", "-c", _inner(pipe), program, *argv]
+    return [sandbox_exec, "-f", file, *profile.options(), SHELL, "-p", "-c", _inner(stderr), program, *argv]
 
 
 def start(
@@ -66,28 +83,30 @@ def start(
 ) -> SeatbeltCommand:
     """Start `argv` under `profile`, whose text is in `file`. Raises OSError, and SandboxUnavailable without sandbox."""
     program = find_program(argv[0], cwd, env)
-    reader, writer = os.pipe()
-    try:
-        process = Command(
-            _words(sandbox_exec, file, profile, writer, program, argv),
-            cwd=cwd,
-            env=env,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=(writer,),
-            start_new_session=True,
-        )
-    except BaseException as error:
-        os.close(reader)
-        if isinstance(error, OSError) and error.filename == sandbox_exec:
-            if error.errno == errno.E2BIG:  # the command's own words
-                raise OSError(error.errno, error.strerror, argv[0]) from None
-            raise _no_sandbox_exec(sandbox_exec, error) from None
-        raise
-    finally:
-        os.close(writer)
-    return SeatbeltCommand(process, reader, argv[0], os.path.join(cwd, program))
+    with ExitStack() as stack:
+        theirs = fcntl.fcntl(stderr, fcntl.F_DUPFD_CLOEXEC, 3)
+        stack.callback(os.close, theirs)
+        reader, writer = os.pipe()
+        stack.callback(os.close, writer)
+        try:
+            process = Command(
+                _words(sandbox_exec, file, profile, theirs, program, argv),
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=writer,
+                pass_fds=(theirs,),
+                start_new_session=True,
+            )
+        except BaseException as error:
+            os.close(reader)
+            if isinstance(error, OSError) and error.filename == sandbox_exec:
+                if error.errno == errno.E2BIG:  # the command's own words
+                    raise OSError(error.errno, error.strerror, argv[0]) from None
+                raise _no_sandbox_exec(sandbox_exec, error) from None
+            raise
+    return _watched(process, reader, argv[0], os.path.join(cwd, program))
 
 
 def start_plainly(
@@ -95,7 +114,19 @@ def start_plainly(
 ) -> SeatbeltCommand:
     """Start `argv` under nothing but what lies around this process already."""
     process = Command(list(argv), cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
-    return SeatbeltCommand(process, -1, argv[0], "")
+    return _watched(process, -1, argv[0], "")
+
+
+def _watched(process: Command, pipe: int, name: str, program: str) -> SeatbeltCommand:
+    try:
+        return SeatbeltCommand(process, pipe, name, program)
+    except BaseException:  # nobody would see to its end
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if pipe >= 0:
+            os.close(pipe)
+        raise
 
 
 def _no_sandbox_exec(path: str, error: OSError) -> SandboxUnavailable:
@@ -105,7 +136,7 @@ def _no_sandbox_exec(path: str, error: OSError) -> SandboxUnavailable:
 class SeatbeltCommand(Leader):
     """A command started by `sandbox-exec`, from its start until it is reaped.
 
-    `pipe` is where its proof of a start is read, -1 where none is asked for; `name` is what it was asked for by, and
+    `pipe` is where the mark of its start is read, -1 where none is asked for; `name` is what it was asked for by, and
     `program` the path of that.
     """
 
@@ -153,32 +184,53 @@ class SeatbeltCommand(Leader):
         pipe, status = self._pipe, super().reap()
         if pipe < 0:
             return status
-        said = _read(pipe)
+        said = Said.of(_read(pipe))
         reason = why_not_started(status, said, self._sent)
         if reason:
             raise SandboxUnavailable("seatbelt", reason)
-        if said[1:]:
-            code = _why_no_exec(self._program, said[1:])
+        if said.failed_with:
+            code = _why_no_exec(self._program, said.failed_with)
             raise OSError(code, os.strerror(code), self._name)
         return status
 
 
-def why_not_started(status: int, said: bytes, sent: set[int]) -> str:
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What came out of a start's pipe: whether the shell ran inside the sandbox, and what kept it from its program."""
+
+    has_started: bool
+    #: The status that `exec` gave, where it failed.
+    failed_with: bytes = b""
+    #: What `sandbox-exec` said of itself.
+    errors: str = ""
+
+    @classmethod
+    def of(cls, output: bytes) -> Said:
+        """Return what `output` means."""
+        before, mark, after = output.rpartition(_MARK)
+        errors = before if mark else after
+        text = " ".join(errors.decode("utf-8", "replace").split())
+        return cls(bool(mark), after if mark else b"", text)
+
+
+def why_not_started(status: int, said: Said, sent: Collection[int]) -> str:
     """Return why the sandbox did not start, or nothing where it did, or was ended by us before it could.
 
-    `status` is how the process ended, `said` what came out of its pipe, `sent` the signals that it was sent. The status
-    only chooses the words.
+    `status` is how the process ended, `sent` the signals that it was sent. Only the mark decides; the status and the
+    errors choose the words.
     """
-    if said.startswith(_STARTED) or -status in sent:
+    if said.has_started or -status in sent:
         return ""
     if status == 65:
-        return "sandbox-exec does not accept the profile (it ended with 65)"
-    if status == 71:
-        return "sandbox-exec may not confine here (it ended with 71): another sandbox lies around this process already"
-    if status in {-signal.SIGABRT, 128 + signal.SIGABRT}:
-        return "sandbox-exec was aborted before the command started (signal 6)"
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with {status}"
-    return f"sandbox-exec {how} before the command started"
+        why = "sandbox-exec does not accept the profile (it ended with 65)"
+    elif status == 71:
+        why = "sandbox-exec may not confine here (it ended with 71): another sandbox lies around this process already"
+    elif status in {-signal.SIGABRT, 128 + signal.SIGABRT}:
+        why = "sandbox-exec was aborted before the command started (signal 6)"
+    else:
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with {status}"
+        why = f"sandbox-exec {how} before the command started"
+    return f"{why}: {said.errors[:500]}" if said.errors else why
 
 
 def _why_no_exec(program: str, shell_status: bytes) -> int:
@@ -195,10 +247,10 @@ def _why_no_exec(program: str, shell_status: bytes) -> int:
 
 
 def _read(pipe: int) -> bytes:
-    """Return what is in the pipe; its other end is held by nobody any more, or by nobody who writes."""
+    """Return what is in the pipe. Its writers are gone, or write nothing more."""
     os.set_blocking(pipe, False)
     try:
-        return os.read(pipe, 16)
+        return os.read(pipe, _MOST_SAID)
     except BlockingIOError:
         return b""
 
@@ -228,28 +280,23 @@ def find_program(name: str, cwd: str, env: Mapping[bytes, bytes]) -> str:
 def prove(sandbox_exec: str, file: str, profile: Profile) -> None:
     """Raise SandboxUnavailable unless a command starts under `profile`: what every command will go through."""
     try:
-        reader, writer = os.pipe()
-    except OSError as error:
-        raise _no_sandbox_exec(sandbox_exec, error) from None
-    try:
+        with open(os.devnull, "wb") as null:
+            theirs = fcntl.fcntl(null.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
         try:
-            words = _words(sandbox_exec, file, profile, writer, "/usr/bin/true", ["true"])
-            done = _run(words, pass_fds=(writer,))
+            words = _words(sandbox_exec, file, profile, theirs, "/usr/bin/true", ["true"])
+            done = _run(words, pass_fds=(theirs,))
         finally:
-            os.close(writer)
-        said = _read(reader)
+            os.close(theirs)
     except subprocess.TimeoutExpired:
         raise SandboxUnavailable("seatbelt", f"sandbox-exec did not start a command in {_PATIENCE:g} seconds") from None
     except OSError as error:
         raise _no_sandbox_exec(sandbox_exec, error) from None
-    finally:
-        os.close(reader)
-    reason = why_not_started(done.returncode, said, set())
+    said = Said.of(done.stderr)
+    reason = why_not_started(done.returncode, said, ())
     if not reason and done.returncode != 0:
         reason = f"/usr/bin/true ended with {done.returncode} under the profile"
     if reason:
-        words_of_its = done.stderr.decode("utf-8", "replace").strip()
-        raise SandboxUnavailable("seatbelt", f"{reason}: {words_of_its}"[:1000] if words_of_its else reason)
+        raise SandboxUnavailable("seatbelt", reason)
 
 
 @lru_cache(maxsize=8)
@@ -272,7 +319,7 @@ def nesting(sandbox_exec: str) -> tuple[str, str]:
         return "free", ""
     if done.returncode == 71:
         return "nested", "another sandbox lies around this process already, and Seatbelt adds no second one"
-    return "broken", why_not_started(done.returncode, b"", set())
+    return "broken", why_not_started(done.returncode, Said.of(done.stderr), ())
 
 
 def _run(words: list[str], pass_fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[bytes]:
